@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include <fmt/core.h>
+
+#include <idem/codec.hpp>
+#include <idem/detail/delivery.hpp>
+#include <idem/detail/parts.hpp>
+#include <idem/error.hpp>
+#include <idem/event.hpp>
+#include <idem/handler.hpp>
+#include <idem/key.hpp>
+#include <idem/options.hpp>
+#include <idem/outcome.hpp>
+#include <idem/store.hpp>
+
+namespace idem {
+
+namespace detail {
+
+inline constexpr MaxAttempts one_attempt{1};
+
+}  // namespace detail
+
+/// Wraps a message handler so that the effect of every event happens once, however often it is delivered.
+///
+/// A handler is `(Store::Transaction&, const Message&)`: its effect is in the store's own database, committed
+/// together with the event's key. What it returns is stored with the key and given to duplicates.
+///
+/// `Parts`, in any order, at most one of each kind: a retry policy (how often to try within the call; one
+/// attempt if left out), `Redeliver` (when the transport should bring a message back; backs off without a limit
+/// if left out), an Observer, a DeadLetterSink, KeepVisible, ConsumerOptions, Runtime. Observers and sinks given
+/// as variables are referred to, everything else is copied.
+///
+/// Guarantee: see the table in README. An outcome says `applied` or `duplicate` only if the effect is committed.
+/// Thread safety: any number of threads; the handler is called by all of them. The store outlives the consumer.
+template <class Store, class Handler, class... Parts>
+class IdempotentConsumer {
+  static_assert(TransactionalStore<Store>,
+                "idem: this type is no store: an IdempotentConsumer takes a store by reference, such as "
+                "idem::PostgresStore or idem::MemoryStore<>, or any type that models idem::TransactionalStore");
+  static_assert((detail::is_part<std::remove_cvref_t<Parts>> && ...),
+                "idem: this argument is no part of a consumer: a part is a retry policy, Redeliver{...}, an Observer, a "
+                "DeadLetterSink, KeepVisible, ConsumerOptions or Runtime");
+  template <class Kind>
+  static constexpr std::size_t count = detail::parts_of_kind<Kind, Parts...>;
+  static_assert(count<detail::IsRetryPolicy> <= 1,
+                "idem: a consumer takes one retry policy: join its stages with |, and wrap what is meant for the "
+                "transport in Redeliver{...}");
+  static_assert(count<detail::IsRedeliver> <= 1 && count<detail::IsObserver> <= 1 && count<detail::IsOptions> <= 1 &&
+                    count<detail::IsRuntime> <= 1,
+                "idem: a consumer takes at most one part of each kind");
+  static_assert(count<detail::IsDeadLetterSink> == 0,
+                "idem: a consumer does not take a DeadLetterSink yet: act on Action::dead_letter yourself");
+  static_assert(count<detail::IsKeepVisible> == 0,
+                "idem: a consumer does not take KeepVisible yet: extend the transport's hold yourself");
+
+ public:
+  /// `name` is part of every key and stored for ever: give it a version ("charge-order.v1"), and keep it, for under
+  /// another name every replayed event runs again.
+  ///
+  /// Throws: InvalidKey — the name cannot be part of a key; ConfigurationError — options that contradict each other.
+  IdempotentConsumer(std::string name, Store& store, Handler handler, Parts... parts)
+      : name_{std::move(name)},
+        store_{store},
+        handler_{std::move(handler)},
+        parts_{std::forward<Parts>(parts)...},
+        runtime_{detail::with_defaults(part_or<detail::IsRuntime>(Runtime{}))},
+        engine_{runtime_.engine} {
+    Key::check_consumer(name_);
+    check(options());
+    using Policy = std::remove_cvref_t<decltype(policy())>;
+    static_assert(is_bounded_v<Policy>,
+                  "idem: this retry policy never ends: add MaxAttempts{n} or MaxElapsed{d}, or use Intervals{...}; it is "
+                  "followed while the message is held");
+  }
+
+  IdempotentConsumer(const IdempotentConsumer&) = delete;
+  IdempotentConsumer& operator=(const IdempotentConsumer&) = delete;
+
+  /// Handles a message that `event_of` describes. See `process`.
+  template <class Message>
+  [[nodiscard]] auto operator()(const Message& message, std::stop_token stop = {}) const {
+    static_assert(Identified<Message>,
+                  "idem: no event_of for this message: write `idem::Event event_of(const Message&)` in the message's own "
+                  "namespace, or call process(event, message)");
+    if constexpr (Identified<Message>) {
+      std::optional<Event> event;
+      try {
+        event.emplace(event_of(message));
+      } catch (const std::exception& e) {
+        return rejected<Message>(code::event_of_failed, e.what());
+      } catch (...) {
+        return rejected<Message>(code::event_of_failed, "event_of threw something that is no std::exception");
+      }
+      return process(*event, message, std::move(stop));
+    }
+  }
+
+  /// Handles a message: reserves its key, runs the handler and commits both, or says what was found.
+  ///
+  /// Throws: ConfigurationError — the set-up is wrong, not the message: stop the worker. Nothing else.
+  template <class Message>
+  [[nodiscard]] auto process(const Event& event, const Message& message, std::stop_token stop = {}) const {
+    check_handler<Message>();
+    if constexpr (fits<Message>) {
+      std::optional<Key> key;
+      try {
+        key.emplace(event.tenant, name_, event.id);
+      } catch (const InvalidKey& e) {
+        return rejected<Message>(code::invalid_key, e.what());
+      }
+      demand_delivery_count(event);
+      return deliver(*key, event, message, stop);
+    }
+  }
+
+ private:
+  template <class S>
+  struct TransactionOf {
+    using type = void;
+  };
+  template <TransactionalStore S>
+  struct TransactionOf<S> {
+    using type = typename S::Transaction;
+  };
+  using Transaction = typename TransactionOf<Store>::type;
+
+  template <class Message>
+  static constexpr bool fits = TransactionalHandler<Handler, Transaction, Message>;
+
+  template <class Message>
+  static constexpr void check_handler() {
+    if constexpr (TransactionalStore<Store>) {
+      constexpr bool is_mutable = detail::MutableHandler<Handler, Transaction, Message>;
+      static_assert(!is_mutable,
+                    "idem: the handler changes itself when it is called (a mutable lambda?): many threads call it, so it "
+                    "must be callable as const; keep its state outside and capture a reference");
+      static_assert(is_mutable || fits<Message>,
+                    "idem: the handler does not fit this message: a handler is called with (Store::Transaction&, const "
+                    "Message&), for an effect in the store's own database, or with (idem::Lease&, const Message&), for "
+                    "an effect outside of it");
+    }
+  }
+
+  template <class Message>
+  using Result = detail::result_t<std::invoke_result_t<const Handler&, Transaction&, const Message&>>;
+
+  template <class Message>
+  [[nodiscard]] Outcome<Result<Message>> deliver(const Key& key, const Event& event, const Message& message,
+                                                 const std::stop_token& stop) const {
+    using R = Result<Message>;
+    constexpr bool returns_nothing = std::is_same_v<R, std::monostate>;
+    static_assert(returns_nothing || Encodable<R>,
+                  "idem: what this handler returns cannot be stored: specialise idem::Codec for it, or return nothing");
+    std::optional<R> result;
+    const auto effect = [&](Transaction& tx) -> StoredValue {
+      result.reset();
+      if constexpr (returns_nothing) {
+        std::invoke(handler_, tx, message);
+        return std::nullopt;
+      } else {
+        result.emplace(std::invoke(handler_, tx, message));
+        return Codec<R>::encode(*result);
+      }
+    };
+    const detail::DeliveryTerms terms{options(), policy(), redeliver(), observer(), runtime_, engine_};
+    detail::Delivery delivery{store_, terms, key, event, stop};
+    detail::Conclusion end = delivery.run(effect);
+
+    Outcome<R> outcome{.status = end.status,
+                       .action = end.action,
+                       .redeliver_after = end.redeliver_after,
+                       .attempts = delivery.attempts(),
+                       .resolved_in_doubt = end.resolved_in_doubt,
+                       .failure = std::move(end.failure)};
+    if constexpr (!returns_nothing) {
+      if (outcome.status == Status::applied) outcome.value = std::move(result);
+      if (outcome.status == Status::duplicate && end.stored) {
+        outcome.value = decoded<R>(*end.stored, delivery);
+        outcome.replayed = outcome.value.has_value();
+      }
+    }
+    return outcome;
+  }
+
+  template <class R, class Delivery>
+  [[nodiscard]] static std::optional<R> decoded(const std::string& stored, const Delivery& delivery) {
+    try {
+      return Codec<R>::decode(stored);
+    } catch (...) {  // it was committed all the same
+      delivery.tell_value_not_decoded();
+      return std::nullopt;
+    }
+  }
+
+  template <class Message>
+  [[nodiscard]] static auto rejected(std::string_view code, std::string_view why) {
+    check_handler<Message>();
+    if constexpr (fits<Message>)
+      return Outcome<Result<Message>>{.status = Status::rejected,
+                                      .action = Action::dead_letter,
+                                      .failure = Failure{ErrorClass::permanent, std::string{code}, std::string{why}}};
+  }
+
+  void demand_delivery_count(const Event& event) const {
+    if constexpr (std::remove_cvref_t<decltype(redeliver())>::has_limit) {
+      if (event.delivery_count > 0 || options().attempts == Attempts::counted_by_store) return;
+      throw ConfigurationError{fmt::format(
+          "consumer \"{}\": its Redeliver stops after a number of deliveries, and this event's delivery_count is {}; set "
+          "it in event_of (1 = first delivery), or give Redeliver no limit",
+          detail::escaped(name_), event.delivery_count)};
+    }
+  }
+
+  void check(const ConsumerOptions& options) const {
+    const auto refuse = [this](std::string_view what) {
+      throw ConfigurationError{fmt::format("consumer \"{}\": {}", detail::escaped(name_), what)};
+    };
+    if (options.wait_limit < std::chrono::milliseconds{1})
+      refuse("wait_limit is below 1 ms; use on_concurrent = Concurrent::defer to wait not at all");
+    if (options.lease && *options.lease <= Duration{0})
+      refuse("lease is not above zero; nullopt is what says \"never taken over\"");
+    if (options.window) refuse("window is not supported yet; leave it out");
+    if (options.attempts == Attempts::counted_by_store)
+      refuse("Attempts::counted_by_store is not supported yet; set delivery_count in event_of");
+  }
+
+  template <class Kind>
+  [[nodiscard]] const auto& part_or(const auto& fallback) const noexcept {
+    return detail::part_or<Kind>(fallback, parts_);
+  }
+  [[nodiscard]] const ConsumerOptions& options() const noexcept {
+    return part_or<detail::IsOptions>(default_options);
+  }
+  [[nodiscard]] const auto& policy() const noexcept { return part_or<detail::IsRetryPolicy>(detail::one_attempt); }
+  [[nodiscard]] const auto& redeliver() const noexcept { return part_or<detail::IsRedeliver>(default_redeliver); }
+  [[nodiscard]] auto& observer() const noexcept { return detail::part_or<detail::IsObserver>(no_observer, parts_); }
+
+  static constexpr ConsumerOptions default_options{};
+  static constexpr NoObserver no_observer{};
+
+  std::string name_;
+  Store& store_;
+  Handler handler_;
+  mutable std::tuple<Parts...> parts_;
+  Runtime runtime_;
+  mutable detail::SharedEngine engine_;
+};
+
+template <class Store, class Handler, class... Parts>
+IdempotentConsumer(std::string, Store&, Handler, Parts&&...)
+    -> IdempotentConsumer<Store, Handler, detail::held_part_t<Parts>...>;
+
+}  // namespace idem

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+#include <idem/detail/handler_failure.hpp>
+#include <idem/fingerprint.hpp>
+#include <idem/postgres/detail/errors.hpp>
+#include <idem/postgres/detail/session.hpp>
+#include <idem/postgres/detail/statements.hpp>
+#include <idem/postgres/transaction.hpp>
+#include <idem/store.hpp>
+
+namespace idem::postgres::detail {
+
+/// One try at one event, on one session: open and claim, run the effect, verify and commit.
+///
+/// `clean()` tells afterwards whether the server confirmed that no transaction is open; only then may the
+/// session be used again.
+class Attempt {
+ public:
+  Attempt(Session& session, const Statements& statements, const PostgresOptions& options, const Claim& claim,
+          Spelling spelling)
+      : session_{session},
+        statements_{statements},
+        options_{options},
+        claim_{claim},
+        spelling_{spelling},
+        token_{random_token()},
+        tx_{*session.connection} {}
+
+  /// What the claim met, when it is not ours.
+  enum class Obstacle {
+    taken,       ///< a row holds the key; ask `find`
+    busy,        ///< another transaction held it for the whole wait
+    contended,   ///< a lost race of a stricter isolation level, or a deadlock: try again
+    dead,        ///< the connection is gone
+    unprepared,  ///< our prepared statements are not known to the server session
+    failed       ///< see `failure()`
+  };
+
+  /// Opens the transaction and claims the key; nullopt: it is ours. Throws: ConfigurationError.
+  [[nodiscard]] std::optional<Obstacle> open(Duration wait) {
+    try {
+      prepare();
+      const pqxx::result claimed = tx_.open_with(statements_.claim(claim_, token_, wait, session_, spelling_));
+      if (claimed.empty()) return Obstacle::taken;
+      xid_ = claimed[0][0].c_str();
+      return std::nullopt;
+    } catch (const std::exception&) {
+      const auto error = current_driver_error();
+      if (!error) throw;
+      return obstacle(*error);
+    }
+  }
+
+  /// Reads the row that holds the key; nullopt: there is none to be seen (any more). Throws: the driver's errors.
+  [[nodiscard]] std::optional<Found> find() {
+    const pqxx::result rows = tx_.send(statements_.find(claim_.key));
+    over_and_clean();
+    if (rows.empty()) return std::nullopt;
+    const auto row = rows[0];
+    const auto bytes = [](const auto& field) { return bytes_of_hex(field.c_str()); };
+    Found found{.token = token_of(row[0].c_str())};
+    if (!row[1].is_null()) {
+      const std::string stored = bytes(row[1]);
+      found.fingerprint = Fingerprint::from_bytes(std::as_bytes(std::span{stored}));
+    }
+    if (!row[2].is_null()) found.value = bytes(row[2]);
+    return found;
+  }
+
+  /// Runs the effect and commits. Throws: ConfigurationError — the effect let it out, and is rolled back.
+  [[nodiscard]] Applied run(Effect<Transaction>& effect) {
+    tx_.stage_ = Transaction::Stage::handler_at_work;
+    StoredValue value;
+    try {
+      value = effect(tx_);
+    } catch (const ConfigurationError&) {
+      static_cast<void>(rolled_back({}, NothingFailed{}));
+      throw;
+    } catch (...) {
+      const auto error = current_driver_error();
+      if (!error) return rolled_back(idem::detail::handler_failure(), NothingFailed{});
+      return rolled_back(in_handler(*error), StatementFailed{});
+    }
+    if (tx_.ended_by_handler_) return rolled_back({}, StatementFailed{});
+    return commit(value);
+  }
+
+  /// Rolls back what a failed claim left behind.
+  void roll_back_claim() {
+    try {
+      tx_.send("ROLLBACK");
+      over_and_clean();
+    } catch (const std::exception&) {  // then the session is not used again
+    }
+  }
+
+  [[nodiscard]] bool clean() const noexcept { return clean_; }
+  [[nodiscard]] const Failed& failure() const noexcept { return failure_; }
+
+ private:
+  struct NothingFailed {};
+  struct StatementFailed {};
+
+  void prepare() {
+    if (spelling_ == Spelling::in_full || session_.prepared) return;
+    tx_.send(statements_.prepare());
+    session_.prepared = true;
+  }
+
+  [[nodiscard]] Obstacle obstacle(const DriverError& error) {
+    const std::string& state = error.sqlstate;
+    if (error.connection_lost) return Obstacle::dead;
+    if (state == "55P03" || state == "57014") return Obstacle::busy;
+    if (state == "40001" || state == "40P01") return Obstacle::contended;
+    if (spelling_ == Spelling::prepared && (state == "26000" || state == "42P05")) return Obstacle::unprepared;
+    if (refuses_the_key(state)) {
+      failure_ = {.failure = {ErrorClass::permanent, std::string{code::invalid_key},
+                              fmt::format("the server refuses the key (SQLSTATE {}): {}", state, error.message)}};
+      return Obstacle::failed;
+    }
+    if (is_configuration(state) || (state == "25006" && session_.read_only_by_default)) {
+      roll_back_claim();
+      throw ConfigurationError{explain_configuration(options_.schema, error)};
+    }
+    const ErrorClass kind = rule_for(state).in_transaction;
+    failure_ = {.failure = {kind == ErrorClass::reconnect ? kind : ErrorClass::transient, state, error.message},
+                .fault = Fault::store};
+    if (kind == ErrorClass::reconnect) lost_ = true;
+    return Obstacle::failed;
+  }
+
+  /// The failure behind an error that the handler's SQL met, and let out.
+  [[nodiscard]] Failed in_handler(const DriverError& error) const {
+    const bool hides_the_first = error.sqlstate == "25P02" && !tx_.first_error_.empty();
+    return failed_in_transaction(options_, error, hides_the_first ? tx_.first_error_ : error.sqlstate);
+  }
+
+  [[nodiscard]] Applied commit(const StoredValue& value) {
+    try {
+      tx_.commit_message_ = statements_.commit(xid_, claim_.key, value, spelling_);
+      tx_.stage_ = Transaction::Stage::committing;
+      static_cast<pqxx::dbtransaction&>(tx_).commit();
+      clean_ = true;
+      return Committed{};
+    } catch (const std::exception& e) {
+      tx_.stage_ = Transaction::Stage::over;
+      const auto error = current_driver_error();
+      if (!error) return rolled_back({.failure = {ErrorClass::transient, {}, first_line(e.what())}}, StatementFailed{});
+      return commit_failed(*error);
+    }
+  }
+
+  [[nodiscard]] Applied commit_failed(const DriverError& error) {
+    if (error.connection_lost && !tx_.commit_sent_) return failed_in_transaction(options_, error, {});
+    if (error.message.find(ended_mark) != std::string::npos) return ended_by_handler();
+    if (error.sqlstate == "25P02")
+      return rolled_back({.failure = {ErrorClass::transient, error.sqlstate, swallowed()}}, StatementFailed{});
+    if (error.connection_lost || class_at_commit(options_, error.sqlstate) == ErrorClass::in_doubt)
+      return InDoubt{token_, {ErrorClass::in_doubt, std::string{code::in_doubt}, error.message}};
+    roll_back_claim();
+    return failed_at_commit(options_, error);
+  }
+
+  [[nodiscard]] std::string swallowed() const {
+    return fmt::format("the handler went on after an SQL error{}{}: let it out, or use a subtransaction for what may fail",
+                       tx_.first_error_.empty() ? "" : " of SQLSTATE ", tx_.first_error_);
+  }
+
+  [[nodiscard]] static Failed ended_by_handler() {
+    return {.failure = {ErrorClass::permanent, std::string{code::transaction_ended_by_handler},
+                        "the handler ended the transaction (COMMIT, ROLLBACK, commit() or abort()); a handler returns "
+                        "to commit and throws to roll back. What it committed itself stays"}};
+  }
+
+  /// Rolls back after the handler. Without a failed statement, one message asks whether the transaction is
+  /// still ours and ends it; a failed transaction can answer only afterwards.
+  [[nodiscard]] Failed rolled_back(Failed failure, NothingFailed) {
+    if (tx_.ended_by_handler_) return rolled_back(std::move(failure), StatementFailed{});
+    try {
+      tx_.send(statements_.roll_back(xid_, spelling_));
+      over_and_clean();
+      return failure;
+    } catch (const std::exception&) {
+      const auto error = current_driver_error();
+      if (error && error->message.find(ended_mark) != std::string::npos) return ended_by_handler();
+      if (error && error->sqlstate == "25P02") return rolled_back(std::move(failure), StatementFailed{});
+      return unless_lost(std::move(failure), error);
+    }
+  }
+
+  [[nodiscard]] Failed rolled_back(Failed failure, StatementFailed) {
+    try {
+      const pqxx::result fate = tx_.send(Statements::roll_back_failed(xid_));
+      over_and_clean();
+      const bool committed = std::string_view{fate[0][0].c_str()} == "committed";
+      return committed || tx_.ended_by_handler_ ? ended_by_handler() : failure;
+    } catch (const std::exception&) {
+      const auto error = current_driver_error();
+      if (tx_.ended_by_handler_ || (error && error->sqlstate == "25P01")) return ended_by_handler();
+      return unless_lost(std::move(failure), error);
+    }
+  }
+
+  /// A connection that is gone explains what a handler made of it, but for what it called permanent itself.
+  [[nodiscard]] Failed unless_lost(Failed failure, const std::optional<DriverError>& error) const {
+    const bool lost = error && error->connection_lost;
+    if (!lost || failure.failure.kind == ErrorClass::permanent) return failure;
+    return failed_in_transaction(options_, *error, {});
+  }
+
+  void over_and_clean() noexcept {
+    tx_.stage_ = Transaction::Stage::over;
+    clean_ = !lost_;
+  }
+
+  Session& session_;
+  const Statements& statements_;
+  const PostgresOptions& options_;
+  const Claim& claim_;
+  Spelling spelling_;
+  ClaimToken token_;
+  Transaction tx_;
+  std::string xid_;
+  Failed failure_;
+  bool clean_ = false;
+  bool lost_ = false;
+};
+
+}  // namespace idem::postgres::detail

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <fmt/core.h>
+
+#include <idem/key.hpp>
+#include <idem/postgres/detail/session.hpp>
+#include <idem/postgres/detail/sql_text.hpp>
+#include <idem/postgres/options.hpp>
+#include <idem/store.hpp>
+
+namespace idem::postgres::detail {
+
+/// How our statements are spelled: as prepared ones, or in full (a transaction pooler breaks the former).
+enum class Spelling { prepared, in_full };
+
+/// What the guard's error text holds when the transaction is no longer the one that made the claim.
+inline constexpr std::string_view ended_mark = "idem: the handler ended the transaction";
+
+/// The SQL of one store: every message it sends, with the schema's name and the options worked in.
+///
+/// A message is one simple query of several statements: one round trip, and the answer is its last one's.
+class Statements {
+ public:
+  explicit Statements(const PostgresOptions& options)
+      : keys_{identifier(options.schema) + ".keys"},
+        begin_{begin(options.isolation)},
+        tenant_setting_{setting_name(options.tenant_setting)} {
+    const std::string claim = claim_sql("$1", "$2", "$3", "$4", "$5", "$6");
+    const std::string guard = guard_sql("$1");
+    // A pooler hands one server session to many clients: the name must tell whose statement it is.
+    claim_name_ = name_of("claim", claim);
+    guard_name_ = name_of("guard", guard);
+    prepare_ = fmt::format("PREPARE {} (text, text, text, uuid, bytea, text) AS {}; PREPARE {} (xid8) AS {}", claim_name_,
+                           claim, guard_name_, guard);
+  }
+
+  [[nodiscard]] const std::string& prepare() const noexcept { return prepare_; }
+
+  /// Opens a transaction and claims the key, waiting at most `wait` for another claimer: a row with the
+  /// transaction's id says that the key is ours. The handler's own locks are not bounded by `wait`.
+  [[nodiscard]] std::string claim(const Claim& claim, const ClaimToken& token, Duration wait, const Session& session,
+                                  Spelling spelling) const {
+    const auto wait_ms = std::max<std::int64_t>(1, std::chrono::ceil<std::chrono::milliseconds>(wait).count());
+    std::string sql = begin_;
+    append_tenant(sql, claim.key);
+    sql += fmt::format("SET LOCAL lock_timeout = '{}ms'; ", std::min<std::int64_t>(wait_ms, 2147483647));
+    const std::string token_text = '\'' + hex_of(token) + '\'';
+    std::string fingerprint = "NULL";
+    if (claim.fingerprint.given()) {
+      fingerprint.clear();
+      append_bytea(fingerprint, claim.fingerprint.to_bytes());
+    }
+    const auto tenant = literal(claim.key.tenant());
+    const auto consumer = literal(claim.key.consumer());
+    const auto event_id = literal(claim.key.event_id());
+    const auto own_timeout = literal(session.lock_timeout);
+    if (spelling == Spelling::prepared)
+      return sql + fmt::format("EXECUTE {} ({}, {}, {}, {}, {}, {})", claim_name_, tenant, consumer, event_id,
+                               token_text, fingerprint, own_timeout);
+    return sql + claim_sql(tenant, consumer, event_id, token_text, fingerprint, own_timeout);
+  }
+
+  /// Leaves the transaction and reads the row that holds the key: token, fingerprint, value.
+  [[nodiscard]] std::string find(const Key& key) const {
+    std::string sql = "ROLLBACK; ";
+    append_tenant(sql, key);
+    return sql + fmt::format("SELECT claim_token, fingerprint, value FROM {} WHERE {}", keys_, where(key));
+  }
+
+  /// Commits, if the transaction is still the one that made the claim and nothing in it has failed.
+  [[nodiscard]] std::string commit(std::string_view xid, const Key& key, const StoredValue& value,
+                                   Spelling spelling) const {
+    std::string sql = guard(xid, spelling);
+    if (value) {
+      sql += fmt::format("; UPDATE {} SET value = ", keys_);
+      append_bytea(sql, std::as_bytes(std::span{value->data(), value->size()}));
+      sql += fmt::format(" WHERE {}", where(key));
+    }
+    return sql + "; COMMIT";
+  }
+
+  /// Rolls back a transaction in which nothing has failed, and fails if it is not ours any more.
+  [[nodiscard]] std::string roll_back(std::string_view xid, Spelling spelling) const {
+    return guard(xid, spelling) + "; ROLLBACK";
+  }
+
+  /// Rolls back a failed transaction, where no query can be asked: AND CHAIN fails outside of one (25P01), and
+  /// the answer tells whether the claim was committed all the same.
+  [[nodiscard]] static std::string roll_back_failed(std::string_view xid) {
+    return fmt::format("ROLLBACK AND CHAIN; ROLLBACK; SELECT pg_xact_status('{}'::xid8)", xid);
+  }
+
+ private:
+  [[nodiscard]] static std::string begin(Isolation isolation) {
+    switch (isolation) {
+      case Isolation::read_committed: break;
+      case Isolation::repeatable_read: return "BEGIN ISOLATION LEVEL REPEATABLE READ; ";
+      case Isolation::serializable: return "BEGIN ISOLATION LEVEL SERIALIZABLE; ";
+    }
+    return "BEGIN ISOLATION LEVEL READ COMMITTED; ";
+  }
+
+  /// `app.tenant` as `"app"."tenant"`.
+  [[nodiscard]] static std::string setting_name(std::string_view name) {
+    std::string quoted;
+    while (!name.empty()) {
+      const auto dot = name.find('.');
+      quoted += identifier(name.substr(0, dot));
+      if (dot == std::string_view::npos) break;
+      quoted += '.';
+      name.remove_prefix(dot + 1);
+    }
+    return quoted;
+  }
+
+  [[nodiscard]] static std::string name_of(std::string_view what, std::string_view sql) {
+    std::uint64_t hash = 14695981039346656037U;  // FNV-1a: the same in every build
+    for (const char c : sql) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+    return fmt::format("idem_{}_{:016x}", what, hash);
+  }
+
+  [[nodiscard]] std::string claim_sql(std::string_view tenant, std::string_view consumer, std::string_view event_id,
+                                      std::string_view token, std::string_view fingerprint,
+                                      std::string_view own_timeout) const {
+    return fmt::format(
+        "INSERT INTO {} (tenant, consumer, event_id, claim_token, fingerprint) VALUES ({}, {}, {}, {}, {}) "
+        "ON CONFLICT (tenant, consumer, event_id) DO NOTHING "
+        "RETURNING pg_current_xact_id(), set_config('lock_timeout', {}, true)",
+        keys_, tenant, consumer, event_id, token, fingerprint, own_timeout);
+  }
+
+  /// Fails with `ended_mark` unless the transaction is the one named. The clock keeps the planner from working
+  /// the failing branch out beforehand.
+  [[nodiscard]] static std::string guard_sql(std::string_view xid) {
+    return fmt::format(
+        "SELECT CASE WHEN pg_current_xact_id_if_assigned() IS NOT DISTINCT FROM {} THEN 1 "
+        "ELSE ('{}' || clock_timestamp()::text)::int END",
+        xid, ended_mark);
+  }
+
+  [[nodiscard]] std::string guard(std::string_view xid, Spelling spelling) const {
+    if (spelling == Spelling::prepared) return fmt::format("EXECUTE {} ('{}')", guard_name_, xid);
+    return guard_sql(fmt::format("'{}'::xid8", xid));
+  }
+
+  [[nodiscard]] static std::string where(const Key& key) {
+    return fmt::format("tenant = {} AND consumer = {} AND event_id = {}", literal(key.tenant()), literal(key.consumer()),
+                       literal(key.event_id()));
+  }
+
+  void append_tenant(std::string& sql, const Key& key) const {
+    if (!tenant_setting_.empty()) sql += fmt::format("SET LOCAL {} = {}; ", tenant_setting_, literal(key.tenant()));
+  }
+
+  std::string keys_;
+  std::string begin_;
+  std::string tenant_setting_;
+  std::string claim_name_;
+  std::string guard_name_;
+  std::string prepare_;
+};
+
+}  // namespace idem::postgres::detail

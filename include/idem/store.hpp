@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include <idem/duration.hpp>
+#include <idem/fingerprint.hpp>
+#include <idem/key.hpp>
+#include <idem/options.hpp>
+#include <idem/outcome.hpp>
+
+namespace idem {
+
+/// A random value of one attempt, stored in the row it claims: it tells afterwards whose commit a row is.
+struct ClaimToken {
+  std::array<std::byte, 16> bytes{};
+  friend bool operator==(const ClaimToken&, const ClaimToken&) = default;
+};
+
+/// What a consumer asks of a store: this event, on these terms.
+struct Claim {
+  const Key& key;
+  Fingerprint fingerprint = {};
+  Concurrent on_concurrent = Concurrent::wait;
+  /// How long to wait for another holder of the key, and for a connection.
+  Duration wait_limit = std::chrono::seconds{5};
+  /// The token of an earlier attempt whose COMMIT is in doubt; this claim is made to find out.
+  std::optional<ClaimToken> doubted = {};
+  /// Ends waiting early.
+  std::stop_token stop = {};
+};
+
+/// What a handler returned, encoded; none for void.
+using StoredValue = std::optional<std::string>;
+
+/// A reference to the effect that a store runs inside its transaction: `StoredValue(Transaction&)`.
+///
+/// Does not own: it lives as long as the call that was given it.
+template <class Transaction>
+class Effect {
+ public:
+  template <class F>
+    requires(!std::same_as<std::remove_cvref_t<F>, Effect> && std::is_invocable_r_v<StoredValue, F&, Transaction&>)
+  Effect(F&& f) noexcept  // NOLINT(google-explicit-constructor): it is a reference to f
+      : object_{const_cast<void*>(static_cast<const void*>(std::addressof(f)))},
+        call_{[](void* object, Transaction& tx) -> StoredValue {
+          return (*static_cast<std::remove_reference_t<F>*>(object))(tx);
+        }} {}
+
+  StoredValue operator()(Transaction& tx) const { return call_(object_, tx); }
+
+ private:
+  void* object_;
+  StoredValue (*call_)(void*, Transaction&);
+};
+
+/// The key was ours, the effect ran, and the commit of both is confirmed.
+struct Committed {};
+
+/// The key is taken by a committed row.
+struct Found {
+  ClaimToken token = {};
+  Fingerprint fingerprint = {};
+  StoredValue value = {};
+};
+
+/// Another open transaction held the key for the whole wait.
+struct Busy {};
+
+/// The COMMIT was sent and its answer lost: the effect may or may not be there. Claim again with
+/// `doubted = token` to find out.
+struct InDoubt {
+  ClaimToken token = {};
+  Failure failure = {};
+};
+
+/// Where a failed attempt may be tried again.
+enum class Retry { in_call, by_redelivery };
+
+/// Whose fault a failure is. Only a fault of the message can end in `rejected`.
+enum class Fault { message, store };
+
+/// Nothing was stored.
+struct Failed {
+  Failure failure = {};
+  Fault fault = Fault::message;
+  Retry retry = Retry::in_call;
+  std::optional<Duration> retry_after = {};
+};
+
+/// What one `apply` did.
+using Applied = std::variant<Committed, Found, Busy, InDoubt, Failed>;
+
+/// A store whose own transaction holds both the key and the handler's effect.
+///
+/// * `apply(claim, effect)` inserts the key and runs the effect in one transaction, and commits both or none.
+/// * A concurrent claim of the same key waits (at most `wait_limit`, not at all with `Concurrent::defer`) and
+///   takes over if the holder rolls back: `Busy` when the wait ends first.
+/// * A key that a committed row holds is `Found`, with that row's token, fingerprint and value; the effect is
+///   not run and nothing is written.
+/// * The effect is run at most once, in a transaction that no earlier attempt touched; whatever it throws rolls
+///   the transaction back and is answered as `Failed`, but for ConfigurationError, which is let out.
+/// * `Committed` is answered only for a confirmed commit; a commit whose answer is lost is `InDoubt`.
+/// * What says that the set-up is wrong, not the message, is thrown as ConfigurationError.
+/// * It may be called from many threads at once.
+template <class S>
+concept TransactionalStore =
+    requires(S& store, const Claim& claim, Effect<typename S::Transaction> effect) {
+      { store.apply(claim, effect) } -> std::same_as<Applied>;
+    };
+
+}  // namespace idem

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+#
+# tests/run.sh [ctest arguments]
+#
+# Installs what is missing (Debian, as root), builds, starts a private PostgreSQL, and runs the whole suite on it.
+#   ./tests/run.sh -R retry     only the tests whose name contains "retry"
+#   IDEM_PRESET=asan ./tests/run.sh
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$root/tests/support/prepare.sh"
+
+install_missing
+configure
+cmake --build "$build"
+export IDEM_TEST_PGLOG_COPY=$build/postgres.log
+exec "$root/tests/support/with_postgres.sh" \
+  ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$(nproc)" "$@"
