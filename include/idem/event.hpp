@@ -17,12 +17,11 @@ namespace idem {
 
 /// What identifies a message and what the transport knows about it; returned by `event_of(message)`.
 struct Event {
-  std::string tenant{};       ///< whose event it is; empty: there is one tenant
-  std::string id{};           ///< the same on every delivery of the event, and of no other; see `event_id`
-  Fingerprint fingerprint{};  ///< what the message says; tells a duplicate from another message under its id
-  std::string
-      ordering_key{};  ///< within a batch, messages that share it keep their order; empty orders nothing
-  std::string_view payload{};       ///< only needed to record dead letters; it must outlive the call
+  std::string tenant{};        ///< whose event it is; empty: there is one tenant
+  std::string id{};            ///< the same on every delivery of the event, and of no other; see `event_id`
+  Fingerprint fingerprint{};   ///< what the message says; tells a duplicate from another message under its id
+  std::string ordering_key{};  ///< messages of a batch that share it keep their order; empty orders nothing
+  std::string_view payload{};  ///< only needed to record dead letters; it must outlive the call
   std::int64_t delivery_count = 0;  ///< the transport's receive count: 1 = first delivery, 0 = unknown
   std::optional<std::chrono::system_clock::time_point> occurred_at{};    ///< checked against the dedup window
   std::optional<std::chrono::steady_clock::time_point> visible_until{};  ///< when the transport's hold ends

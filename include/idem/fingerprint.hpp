@@ -122,9 +122,8 @@ template <class F>
 /// Hashes the named fields by value, each with its type and length, so that neighbours never run together.
 ///
 /// * Integers by value, whatever their width and sign; enums as their underlying value; bool is no integer.
-/// * Text: `std::string`, `std::string_view`, `const char*` (null: as `nullopt`) and literals are one; a
-/// `char` is
-///   a text of one character, `signed char` and `unsigned char` are integers.
+/// * Text: `std::string`, `std::string_view`, literals and `const char*` (null: as `nullopt`) are one.
+/// * A `char` is a text of one character; `signed char` and `unsigned char` are integers.
 /// * `std::byte`, and contiguous ranges of it, are bytes, which differ from text.
 /// * `optional`: the value it holds, or `nullopt`, which differs from every value and from no field at all.
 /// * `chrono`: durations of integers by length (1000 ms is 1 s), `system_clock` times by instant.

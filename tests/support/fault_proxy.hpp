@@ -102,7 +102,7 @@ class FaultProxy {
       for (Connection& connection : connections_) connection.release(desk_, due());
     });
   }
-  /// Adds to every round trip from now on, half of it each way, start-up included.
+  /// Adds at least this to every round trip from now on, half of it each way, start-up included.
   void set_delay(Duration round_trip) {
     change([&] { delay_ = round_trip; });
   }

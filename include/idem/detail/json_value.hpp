@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -125,7 +126,7 @@ class JsonBuilder final : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  bool parse_error(std::size_t at, const std::string&, const nlohmann::detail::exception&) override {
+  bool parse_error(std::size_t at, const std::string&, const Json::exception&) override {
     fail_json("the text is not JSON", at);
   }
 
@@ -173,11 +174,10 @@ class JsonBuilder final : public nlohmann::json_sax<Json> {
 [[nodiscard]] inline std::vector<std::string> pointer_tokens(const std::string& pointer) {
   try {
     std::vector<std::string> tokens;
-    for (nlohmann::json_pointer<std::string> rest{pointer}; !rest.empty(); rest.pop_back())
-      tokens.push_back(rest.back());
+    for (Json::json_pointer rest{pointer}; !rest.empty(); rest.pop_back()) tokens.push_back(rest.back());
     std::reverse(tokens.begin(), tokens.end());
     return tokens;
-  } catch (const nlohmann::detail::exception&) {
+  } catch (const Json::exception&) {
     throw std::invalid_argument{
         "idem::fingerprint_json: \"" + escaped(pointer, 64) +
         "\" is not a JSON pointer: start each step with '/', spell '~' as ~0 and '/' as ~1"};

@@ -62,7 +62,7 @@ template <class... Args>
 [[nodiscard]] std::vector<TextParameter> text_parameters(const Args&... args) {
   std::vector<TextParameter> parameters;
   parameters.reserve(sizeof...(args));
-  (parameters.push_back(text_parameter<std::decay_t<Args>>(args, parameters.size() + 1)), ...);
+  (parameters.push_back(text_parameter(args, parameters.size() + 1)), ...);
   return parameters;
 }
 

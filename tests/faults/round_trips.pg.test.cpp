@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+#include "faults/ledger.hpp"
+
+#include "support/catch.hpp"
+
+namespace idem::tests {
+
+namespace {
+
+template <class Work>
+std::size_t round_trips_of(FaultProxy& proxy, Work work) {
+  proxy.reset_counts();
+  work();
+  return proxy.round_trips();
+}
+
+}  // namespace
+
+TEST_CASE("a one-statement handler costs three round trips, as many as in a plain transaction") {
+  const Ledger ledger;
+  FaultProxy proxy{server_socket_dir()};
+  PostgresStore store{proxy.dsn(), ledger.options(1)};
+  const IdempotentConsumer pay{"pay.v1", store, ledger.book()};
+  REQUIRE(pay(Payment{"warm-up"}).status == Status::applied);
+
+  const auto ours = round_trips_of(proxy, [&] { REQUIRE(pay(Payment{"e-1"}).status == Status::applied); });
+
+  pqxx::connection connection{proxy.dsn()};
+  const auto plain = round_trips_of(proxy, [&] {
+    pqxx::work tx{connection};
+    postgres::exec(tx, "INSERT INTO " + ledger.effects() + " VALUES ($1, $2)", "e-2", 100);
+    tx.commit();
+  });
+  CHECK(ours == 3);
+  CHECK(plain == 3);
+}
+
+TEST_CASE("a stored result costs no round trip") {
+  const Ledger ledger;
+  FaultProxy proxy{server_socket_dir()};
+  PostgresStore store{proxy.dsn(), ledger.options(1)};
+  const IdempotentConsumer pay{"pay.v1", store, [&](postgres::Transaction& tx, const Payment& payment) {
+                                 ledger.book()(tx, payment);
+                                 return payment.cents;
+                               }};
+  REQUIRE(pay(Payment{"warm-up"}).status == Status::applied);
+  CHECK(round_trips_of(proxy, [&] { REQUIRE(pay(Payment{"e-1"}).value == 100); }) == 3);
+}
+
+TEST_CASE("a duplicate costs two round trips, a mismatch as well") {
+  const Ledger ledger;
+  FaultProxy proxy{server_socket_dir()};
+  PostgresStore store{proxy.dsn(), ledger.options(1)};
+  const IdempotentConsumer pay{"pay.v1", store, ledger.book()};
+  REQUIRE(pay(Payment{"e-1"}).status == Status::applied);
+
+  CHECK(round_trips_of(proxy, [&] { REQUIRE(pay(Payment{"e-1"}).status == Status::duplicate); }) == 2);
+  CHECK(round_trips_of(proxy, [&] { REQUIRE(pay(Payment{"e-1", 7}).status == Status::mismatch); }) == 2);
+}
+
+TEST_CASE("a retry on a live connection adds no more than its own three round trips") {
+  const Ledger ledger;
+  FaultProxy proxy{server_socket_dir()};
+  PostgresStore store{proxy.dsn(), ledger.options(1)};
+  enum class Fails { by_exception, by_sql_error };
+  for (const Fails how : {Fails::by_exception, Fails::by_sql_error}) {
+    int starts = 0;
+    const auto fails_once = [&](postgres::Transaction& tx, const Payment& payment) {
+      if (++starts == 1 && how == Fails::by_sql_error) {
+        postgres::exec(tx, "SELECT pg_catalog.set_config('lock_timeout', 'nonsense', true)");
+      }
+      ledger.book()(tx, payment);
+      if (starts == 1) throw TransientError{"the bank is down"};
+    };
+    const PostgresOptions lenient{.schema = ledger.schema(), .max_connections = 1, .reclassify = {{"22023", ErrorClass::transient}}};
+    PostgresStore tolerant{proxy.dsn(), lenient};
+    const IdempotentConsumer pay{"retry.v1", tolerant, fails_once, MaxAttempts{2}};
+    const std::string id = how == Fails::by_exception ? "by-exception" : "by-sql-error";
+    starts = 1;
+    REQUIRE(pay(Payment{"warm-up-" + id}).status == Status::applied);
+    starts = 0;
+    const auto trips = round_trips_of(proxy, [&] {
+      const auto outcome = pay(Payment{id});
+      REQUIRE(outcome.status == Status::applied);
+      REQUIRE(outcome.attempts == 2);
+    });
+    CHECK(trips == 6);
+  }
+}
+
+}  // namespace idem::tests
