@@ -38,27 +38,31 @@ inline constexpr MaxAttempts one_attempt{1};
 /// together with the event's key. What it returns is stored with the key and given to duplicates.
 ///
 /// `Parts`, in any order, at most one of each kind: a retry policy (how often to try within the call; one
-/// attempt if left out), `Redeliver` (when the transport should bring a message back; backs off without a limit
-/// if left out), an Observer, a DeadLetterSink, KeepVisible, ConsumerOptions, Runtime. Observers and sinks given
-/// as variables are referred to, everything else is copied.
+/// attempt if left out), `Redeliver` (when the transport should bring a message back; backs off without a
+/// limit if left out), an Observer, a DeadLetterSink, KeepVisible, ConsumerOptions, Runtime. Observers and
+/// sinks given as variables are referred to, everything else is copied.
 ///
-/// Guarantee: see the table in README. An outcome says `applied` or `duplicate` only if the effect is committed.
-/// Thread safety: any number of threads; the handler is called by all of them. The store outlives the consumer.
+/// Guarantee: see the table in README. An outcome says `applied` or `duplicate` only if the effect is
+/// committed. Thread safety: any number of threads; the handler is called by all of them. The store outlives
+/// the consumer.
 template <class Store, class Handler, class... Parts>
 class IdempotentConsumer {
-  static_assert(TransactionalStore<Store>,
-                "idem: this type is no store: an IdempotentConsumer takes a store by reference, such as "
-                "idem::PostgresStore or idem::MemoryStore<>, or any type that models idem::TransactionalStore");
+  static_assert(
+      TransactionalStore<Store>,
+      "idem: this type is no store: an IdempotentConsumer takes a store by reference, such as "
+      "idem::PostgresStore or idem::MemoryStore<>, or any type that models idem::TransactionalStore");
   static_assert((detail::is_part<std::remove_cvref_t<Parts>> && ...),
-                "idem: this argument is no part of a consumer: a part is a retry policy, Redeliver{...}, an Observer, a "
+                "idem: this argument is no part of a consumer: a part is a retry policy, Redeliver{...}, an "
+                "Observer, a "
                 "DeadLetterSink, KeepVisible, ConsumerOptions or Runtime");
   template <class Kind>
   static constexpr std::size_t count = detail::parts_of_kind<Kind, Parts...>;
-  static_assert(count<detail::IsRetryPolicy> <= 1,
-                "idem: a consumer takes one retry policy: join its stages with |, and wrap what is meant for the "
-                "transport in Redeliver{...}");
-  static_assert(count<detail::IsRedeliver> <= 1 && count<detail::IsObserver> <= 1 && count<detail::IsOptions> <= 1 &&
-                    count<detail::IsRuntime> <= 1,
+  static_assert(
+      count<detail::IsRetryPolicy> <= 1,
+      "idem: a consumer takes one retry policy: join its stages with |, and wrap what is meant for the "
+      "transport in Redeliver{...}");
+  static_assert(count<detail::IsRedeliver> <= 1 && count<detail::IsObserver> <= 1 &&
+                    count<detail::IsOptions> <= 1 && count<detail::IsRuntime> <= 1,
                 "idem: a consumer takes at most one part of each kind");
   static_assert(count<detail::IsDeadLetterSink> == 0,
                 "idem: a consumer does not take a DeadLetterSink yet: act on Action::dead_letter yourself");
@@ -66,10 +70,11 @@ class IdempotentConsumer {
                 "idem: a consumer does not take KeepVisible yet: extend the transport's hold yourself");
 
  public:
-  /// `name` is part of every key and stored for ever: give it a version ("charge-order.v1"), and keep it, for under
-  /// another name every replayed event runs again.
+  /// `name` is part of every key and stored for ever: give it a version ("charge-order.v1"), and keep it, for
+  /// under another name every replayed event runs again.
   ///
-  /// Throws: InvalidKey — the name cannot be part of a key; ConfigurationError — options that contradict each other.
+  /// Throws: InvalidKey — the name cannot be part of a key; ConfigurationError — options that contradict each
+  /// other.
   IdempotentConsumer(std::string name, Store& store, Handler handler, Parts... parts)
       : name_{std::move(name)},
         store_{store},
@@ -81,7 +86,8 @@ class IdempotentConsumer {
     check(options());
     using Policy = std::remove_cvref_t<decltype(policy())>;
     static_assert(is_bounded_v<Policy>,
-                  "idem: this retry policy never ends: add MaxAttempts{n} or MaxElapsed{d}, or use Intervals{...}; it is "
+                  "idem: this retry policy never ends: add MaxAttempts{n} or MaxElapsed{d}, or use "
+                  "Intervals{...}; it is "
                   "followed while the message is held");
   }
 
@@ -92,7 +98,8 @@ class IdempotentConsumer {
   template <class Message>
   [[nodiscard]] auto operator()(const Message& message, std::stop_token stop = {}) const {
     static_assert(Identified<Message>,
-                  "idem: no event_of for this message: write `idem::Event event_of(const Message&)` in the message's own "
+                  "idem: no event_of for this message: write `idem::Event event_of(const Message&)` in the "
+                  "message's own "
                   "namespace, or call process(event, message)");
     if constexpr (Identified<Message>) {
       std::optional<Event> event;
@@ -144,12 +151,14 @@ class IdempotentConsumer {
     if constexpr (TransactionalStore<Store>) {
       constexpr bool is_mutable = detail::MutableHandler<Handler, Transaction, Message>;
       static_assert(!is_mutable,
-                    "idem: the handler changes itself when it is called (a mutable lambda?): many threads call it, so it "
+                    "idem: the handler changes itself when it is called (a mutable lambda?): many threads "
+                    "call it, so it "
                     "must be callable as const; keep its state outside and capture a reference");
-      static_assert(is_mutable || fits<Message>,
-                    "idem: the handler does not fit this message: a handler is called with (Store::Transaction&, const "
-                    "Message&), for an effect in the store's own database, or with (idem::Lease&, const Message&), for "
-                    "an effect outside of it");
+      static_assert(
+          is_mutable || fits<Message>,
+          "idem: the handler does not fit this message: a handler is called with (Store::Transaction&, const "
+          "Message&), for an effect in the store's own database, or with (idem::Lease&, const Message&), for "
+          "an effect outside of it");
     }
   }
 
@@ -161,8 +170,9 @@ class IdempotentConsumer {
                                                  const std::stop_token& stop) const {
     using R = Result<Message>;
     constexpr bool returns_nothing = std::is_same_v<R, std::monostate>;
-    static_assert(returns_nothing || Encodable<R>,
-                  "idem: what this handler returns cannot be stored: specialise idem::Codec for it, or return nothing");
+    static_assert(
+        returns_nothing || Encodable<R>,
+        "idem: what this handler returns cannot be stored: specialise idem::Codec for it, or return nothing");
     std::optional<R> result;
     const auto effect = [&](Transaction& tx) -> StoredValue {
       result.reset();
@@ -208,18 +218,20 @@ class IdempotentConsumer {
   [[nodiscard]] static auto rejected(std::string_view code, std::string_view why) {
     check_handler<Message>();
     if constexpr (fits<Message>)
-      return Outcome<Result<Message>>{.status = Status::rejected,
-                                      .action = Action::dead_letter,
-                                      .failure = Failure{ErrorClass::permanent, std::string{code}, std::string{why}}};
+      return Outcome<Result<Message>>{
+          .status = Status::rejected,
+          .action = Action::dead_letter,
+          .failure = Failure{ErrorClass::permanent, std::string{code}, std::string{why}}};
   }
 
   void demand_delivery_count(const Event& event) const {
     if constexpr (std::remove_cvref_t<decltype(redeliver())>::has_limit) {
       if (event.delivery_count > 0 || options().attempts == Attempts::counted_by_store) return;
-      throw ConfigurationError{fmt::format(
-          "consumer \"{}\": its Redeliver stops after a number of deliveries, and this event's delivery_count is {}; set "
-          "it in event_of (1 = first delivery), or give Redeliver no limit",
-          detail::escaped(name_), event.delivery_count)};
+      throw ConfigurationError{
+          fmt::format("consumer \"{}\": its Redeliver stops after a number of deliveries, and this event's "
+                      "delivery_count is {}; set "
+                      "it in event_of (1 = first delivery), or give Redeliver no limit",
+                      detail::escaped(name_), event.delivery_count)};
     }
   }
 
@@ -243,9 +255,15 @@ class IdempotentConsumer {
   [[nodiscard]] const ConsumerOptions& options() const noexcept {
     return part_or<detail::IsOptions>(default_options);
   }
-  [[nodiscard]] const auto& policy() const noexcept { return part_or<detail::IsRetryPolicy>(detail::one_attempt); }
-  [[nodiscard]] const auto& redeliver() const noexcept { return part_or<detail::IsRedeliver>(default_redeliver); }
-  [[nodiscard]] auto& observer() const noexcept { return detail::part_or<detail::IsObserver>(no_observer, parts_); }
+  [[nodiscard]] const auto& policy() const noexcept {
+    return part_or<detail::IsRetryPolicy>(detail::one_attempt);
+  }
+  [[nodiscard]] const auto& redeliver() const noexcept {
+    return part_or<detail::IsRedeliver>(default_redeliver);
+  }
+  [[nodiscard]] auto& observer() const noexcept {
+    return detail::part_or<detail::IsObserver>(no_observer, parts_);
+  }
 
   static constexpr ConsumerOptions default_options{};
   static constexpr NoObserver no_observer{};

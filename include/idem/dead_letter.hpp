@@ -16,8 +16,11 @@ struct DeadLetter {
   const Failure& failure;
 };
 
-/// Takes dead letters in and keeps them; returns once the record is committed, throws if it could not be made.
+/// Takes dead letters in and keeps them; returns once the record is committed, throws if it could not be
+/// made.
 template <class T>
-concept DeadLetterSink = requires(T& sink, const DeadLetter& letter) { sink.record(letter); };
+concept DeadLetterSink = requires(T& sink, const DeadLetter& letter) {
+  sink.record(letter);
+};
 
 }  // namespace idem

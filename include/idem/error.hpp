@@ -11,11 +11,11 @@ namespace idem {
 
 /// What kind of failure this was, which decides what happens next.
 enum class ErrorClass {
-  transient,      ///< may succeed when tried again; the retry policy decides
-  throttled,      ///< as transient, and the other side said when to come back
-  reconnect,      ///< the connection or the store is gone; a new connection, then as transient, never rejected
-  in_doubt,       ///< a COMMIT was sent and its answer lost; resolved before anything else
-  permanent,      ///< will fail the same way for ever; rejected
+  transient,  ///< may succeed when tried again; the retry policy decides
+  throttled,  ///< as transient, and the other side said when to come back
+  reconnect,  ///< the connection or the store is gone; a new connection, then as transient, never rejected
+  in_doubt,   ///< a COMMIT was sent and its answer lost; resolved before anything else
+  permanent,  ///< will fail the same way for ever; rejected
   configuration,  ///< the set-up is wrong, not the message; thrown as ConfigurationError
   cancelled       ///< the caller's stop token asked for the message back
 };

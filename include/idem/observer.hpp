@@ -26,21 +26,23 @@ struct Observation {
   Observed what;
   const Key& key;
   const Event& event;
-  std::uint32_t attempts = 0;           ///< handler starts so far
-  const Failure* failure = nullptr;     ///< or none
-  Duration delay{};                     ///< `retrying`: before the next attempt; `decided`: redeliver_after
-  Duration elapsed{};                   ///< `decided`: since the call began
-  Status status = Status::deferred;     ///< `decided`
-  Action action = Action::redeliver;    ///< `decided`
-  bool resolved_in_doubt = false;       ///< `decided`
+  std::uint32_t attempts = 0;         ///< handler starts so far
+  const Failure* failure = nullptr;   ///< or none
+  Duration delay{};                   ///< `retrying`: before the next attempt; `decided`: redeliver_after
+  Duration elapsed{};                 ///< `decided`: since the call began
+  Status status = Status::deferred;   ///< `decided`
+  Action action = Action::redeliver;  ///< `decided`
+  bool resolved_in_doubt = false;     ///< `decided`
 };
 
 /// Watches what consumers do: logs, metrics, traces.
 ///
-/// `observe` is called on the caller's thread, from many threads at once. What it throws is dropped: an observer
-/// never changes an outcome. Messages whose key is invalid have no key, and are not observed.
+/// `observe` is called on the caller's thread, from many threads at once. What it throws is dropped: an
+/// observer never changes an outcome. Messages whose key is invalid have no key, and are not observed.
 template <class T>
-concept Observer = requires(T& observer, const Observation& observation) { observer.observe(observation); };
+concept Observer = requires(T& observer, const Observation& observation) {
+  observer.observe(observation);
+};
 
 /// Watches nothing.
 struct NoObserver {

@@ -59,12 +59,12 @@ template <class R = std::monostate>
 struct [[nodiscard]] Outcome {
   Status status = Status::deferred;
   Action action = Action::redeliver;
-  Duration redeliver_after{};             ///< for `redeliver`: no sooner than this
-  std::uint32_t attempts = 0;             ///< times the handler was started in this call
-  std::optional<R> value = {};            ///< the handler's result: this call's, or the stored one
-  bool replayed = false;                  ///< `value` comes from the store
-  bool resolved_in_doubt = false;         ///< a COMMIT's answer was lost, and its fate found out
-  std::optional<Failure> failure = {};    ///< set unless applied or duplicate
+  Duration redeliver_after{};           ///< for `redeliver`: no sooner than this
+  std::uint32_t attempts = 0;           ///< times the handler was started in this call
+  std::optional<R> value = {};          ///< the handler's result: this call's, or the stored one
+  bool replayed = false;                ///< `value` comes from the store
+  bool resolved_in_doubt = false;       ///< a COMMIT's answer was lost, and its fate found out
+  std::optional<Failure> failure = {};  ///< set unless applied or duplicate
 };
 
 [[nodiscard]] constexpr std::string_view to_string(Status status) noexcept {

@@ -50,8 +50,10 @@ template <class Transaction>
 class Effect {
  public:
   template <class F>
-    requires(!std::same_as<std::remove_cvref_t<F>, Effect> && std::is_invocable_r_v<StoredValue, F&, Transaction&>)
-  Effect(F&& f) noexcept  // NOLINT(google-explicit-constructor): it is a reference to f
+    requires(!std::same_as<std::remove_cvref_t<F>, Effect> &&
+             std::is_invocable_r_v<StoredValue, F&, Transaction&>)
+  Effect(F&& f)
+  noexcept  // NOLINT(google-explicit-constructor): it is a reference to f
       : object_{const_cast<void*>(static_cast<const void*>(std::addressof(f)))},
         call_{[](void* object, Transaction& tx) -> StoredValue {
           return (*static_cast<std::remove_reference_t<F>*>(object))(tx);
@@ -108,15 +110,15 @@ using Applied = std::variant<Committed, Found, Busy, InDoubt, Failed>;
 ///   takes over if the holder rolls back: `Busy` when the wait ends first.
 /// * A key that a committed row holds is `Found`, with that row's token, fingerprint and value; the effect is
 ///   not run and nothing is written.
-/// * The effect is run at most once, in a transaction that no earlier attempt touched; whatever it throws rolls
+/// * The effect is run at most once, in a transaction that no earlier attempt touched; whatever it throws
+/// rolls
 ///   the transaction back and is answered as `Failed`, but for ConfigurationError, which is let out.
 /// * `Committed` is answered only for a confirmed commit; a commit whose answer is lost is `InDoubt`.
 /// * What says that the set-up is wrong, not the message, is thrown as ConfigurationError.
 /// * It may be called from many threads at once.
 template <class S>
-concept TransactionalStore =
-    requires(S& store, const Claim& claim, Effect<typename S::Transaction> effect) {
-      { store.apply(claim, effect) } -> std::same_as<Applied>;
-    };
+concept TransactionalStore = requires(S& store, const Claim& claim, Effect<typename S::Transaction> effect) {
+  { store.apply(claim, effect) } -> std::same_as<Applied>;
+};
 
 }  // namespace idem

@@ -1,8 +1,8 @@
-// expect: MaxAttempts: the first attempt counts, so n is at least 1
+// expect: does not have a constant initializer
 // SPDX-License-Identifier: MIT
 #include <idem/retry.hpp>
 
 using namespace std::chrono_literals;
 using namespace idem;
 
-constexpr MaxAttempts none{0};
+constinit MaxAttempts none{0};

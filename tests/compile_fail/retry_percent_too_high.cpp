@@ -1,8 +1,8 @@
-// expect: ProportionalJitter: percent must be within 0 and 100
+// expect: does not have a constant initializer
 // SPDX-License-Identifier: MIT
 #include <idem/retry.hpp>
 
 using namespace std::chrono_literals;
 using namespace idem;
 
-constexpr auto policy = ConstantBackoff{5s} | ProportionalJitter{120};
+constinit auto policy = ConstantBackoff{5s} | ProportionalJitter{120};

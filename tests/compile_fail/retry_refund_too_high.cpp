@@ -1,4 +1,4 @@
-// expect: RetryBudget: refund_percent must be within 0 and 100
+// expect: does not have a constant initializer
 // SPDX-License-Identifier: MIT
 #include <idem/retry.hpp>
 

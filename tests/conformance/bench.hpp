@@ -84,6 +84,10 @@ template <class Bench, class Fail>
   };
 }
 
+[[nodiscard]] inline bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
 /// A clock that only sleeping moves on, and an engine of one number. For one thread.
 class FakeTime {
  public:

@@ -29,7 +29,8 @@ struct CommitCut {
 
 }  // namespace
 
-TEST_CASE("a COMMIT whose answer is lost is found committed, one that never arrived runs again: applied once") {
+TEST_CASE(
+    "a COMMIT whose answer is lost is found committed, one that never arrived runs again: applied once") {
   const auto [cut, starts] = GENERATE(values<CommitCut>({{Cut::answer, 1},
                                                          {Cut::inside_answer, 1},
                                                          {Cut::answer_unawaited, 1},
@@ -71,7 +72,8 @@ TEST_CASE("the value of a handler whose COMMIT answer was lost is answered and s
 }
 
 TEST_CASE("whatever round trip is cut, however it is cut, the effect is there once when the call says so") {
-  const auto cut = GENERATE(Cut::before_server, Cut::inside, Cut::answer_unawaited, Cut::answer, Cut::inside_answer);
+  const auto cut =
+      GENERATE(Cut::before_server, Cut::inside, Cut::answer_unawaited, Cut::answer, Cut::inside_answer);
   const auto nth = GENERATE(range(std::size_t{1}, std::size_t{9}));
   CAPTURE(name_of(cut), nth);
   const Ledger ledger;
@@ -118,9 +120,9 @@ TEST_CASE("the first doubt of a call that turns out aborted is free, later ones 
     CHECK(ledger.count("e-1") == 1);
   }
   SECTION("and it is never rejected, however often the message was delivered") {
-    const IdempotentConsumer pay{"pay.v1", store, ledger.book(), Redeliver{Intervals{1min}}, without_pauses()};
-    const auto outcome =
-        pay.process({.tenant = "acme", .id = "e-1", .delivery_count = 1000}, Payment{"e-1"});
+    const IdempotentConsumer pay{"pay.v1", store, ledger.book(), Redeliver{Intervals{1min}},
+                                 without_pauses()};
+    const auto outcome = pay.process({.tenant = "acme", .id = "e-1", .delivery_count = 1000}, Payment{"e-1"});
     CHECK(outcome.status == Status::deferred);
     CHECK(outcome.redeliver_after == 1min);
   }
@@ -207,7 +209,8 @@ TEST_CASE("a handler slower than the server's idle time-out ends in a bounded nu
   CHECK(ledger.count_keys() == 0);
 }
 
-TEST_CASE("two workers that resolve one event's doubt at once apply it once, and the other answers duplicate") {
+TEST_CASE(
+    "two workers that resolve one event's doubt at once apply it once, and the other answers duplicate") {
   const Ledger ledger;
   FaultProxy proxy{server_socket_dir()};
   // Two stores: the calls of one store would take turns before they reach the database.
@@ -297,7 +300,8 @@ TEST_CASE("a connection cut in the handler is replaced per policy, then given ba
     proxy.arm({.cut = Cut::before_server, .word = "INSERT"});
     ledger.book()(tx, payment);
   };
-  const IdempotentConsumer pay{"pay.v1", store, cut_once, MaxAttempts{2}, Redeliver{Intervals{1min}}, without_pauses()};
+  const IdempotentConsumer pay{"pay.v1",        store, cut_once, MaxAttempts{2}, Redeliver{Intervals{1min}},
+                               without_pauses()};
   const auto outcome = pay.process({.tenant = "acme", .id = "e-1", .delivery_count = 50}, Payment{"e-1"});
   CHECK(outcome.status == Status::deferred);
   CHECK(outcome.attempts == 2);

@@ -19,10 +19,12 @@ struct Payment {
 };
 
 inline Event event_of(const Payment& payment) {
-  return {.tenant = "acme", .id = payment.id, .fingerprint = fingerprint_of(payment.cents), .delivery_count = 1};
+  return {
+      .tenant = "acme", .id = payment.id, .fingerprint = fingerprint_of(payment.cents), .delivery_count = 1};
 }
 
-/// A schema of its own with the library's tables and one table of effects, which nothing keeps from growing twice.
+/// A schema of its own with the library's tables and one table of effects, which nothing keeps from growing
+/// twice.
 class Ledger {
  public:
   Ledger() {
@@ -47,7 +49,8 @@ class Ledger {
 
   /// The handler under test: one statement.
   [[nodiscard]] auto book() const {
-    return [sql = "INSERT INTO " + effects() + " VALUES ($1, $2)"](postgres::Transaction& tx, const Payment& payment) {
+    return [sql = "INSERT INTO " + effects() + " VALUES ($1, $2)"](postgres::Transaction& tx,
+                                                                   const Payment& payment) {
       postgres::require_rows(1, postgres::exec(tx, sql, payment.id, payment.cents));
     };
   }

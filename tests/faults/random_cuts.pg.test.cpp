@@ -14,8 +14,9 @@ namespace {
 
 /// What one event went through, as a line.
 std::string line_of(const std::string& id, int delivery, const Outcome<>& outcome) {
-  std::string line = id + " delivery " + std::to_string(delivery) + ": " + std::string{to_string(outcome.status)} +
-                     ", " + std::string{to_string(outcome.action)} + ", starts " + std::to_string(outcome.attempts);
+  std::string line = id + " delivery " + std::to_string(delivery) + ": " +
+                     std::string{to_string(outcome.status)} + ", " + std::string{to_string(outcome.action)} +
+                     ", starts " + std::to_string(outcome.attempts);
   if (outcome.resolved_in_doubt) line += ", doubt resolved";
   if (outcome.failure) line += ", " + outcome.failure->code;
   return line;
@@ -36,9 +37,15 @@ Story run_under_random_cuts(std::uint64_t seed, int events) {
   const Ledger ledger;
   FaultProxy proxy{server_socket_dir()};
   PostgresStore store{proxy.dsn(), ledger.options(1)};
-  const IdempotentConsumer pay{"pay.v1", store, ledger.book(), MaxAttempts{2},
-                               Runtime{.sleeper = [](auto, const std::stop_token&) {}, .engine = SplitMix64{seed}}};
-  proxy.arm_plan({.seed = seed, .before_server = 25, .inside = 15, .answer_unawaited = 25, .answer = 25, .inside_answer = 15,
+  const IdempotentConsumer pay{
+      "pay.v1", store, ledger.book(), MaxAttempts{2},
+      Runtime{.sleeper = [](auto, const std::stop_token&) {}, .engine = SplitMix64{seed}}};
+  proxy.arm_plan({.seed = seed,
+                  .before_server = 25,
+                  .inside = 15,
+                  .answer_unawaited = 25,
+                  .answer = 25,
+                  .inside_answer = 15,
                   .refuse = 30});
   Story story;
   for (int i = 0; i < events; ++i) {

@@ -72,7 +72,8 @@ TEST_CASE("a retry on a live connection adds no more than its own three round tr
       ledger.book()(tx, payment);
       if (starts == 1) throw TransientError{"the bank is down"};
     };
-    const PostgresOptions lenient{.schema = ledger.schema(), .max_connections = 1, .reclassify = {{"22023", ErrorClass::transient}}};
+    const PostgresOptions lenient{
+        .schema = ledger.schema(), .max_connections = 1, .reclassify = {{"22023", ErrorClass::transient}}};
     PostgresStore tolerant{proxy.dsn(), lenient};
     const IdempotentConsumer pay{"retry.v1", tolerant, fails_once, MaxAttempts{2}};
     const std::string id = how == Fails::by_exception ? "by-exception" : "by-sql-error";

@@ -22,10 +22,13 @@ inline void await_value(const std::string& sql, const std::string& wanted) {
 class SlowCommit {
  public:
   explicit SlowCommit(const Ledger& ledger) : ledger_{ledger} {
-    execute("CREATE FUNCTION " + ledger.schema() + ".wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-            "PERFORM pg_advisory_xact_lock_shared(hashtext('" + ledger.schema() + "')); RETURN NULL; END $$");
+    execute("CREATE FUNCTION " + ledger.schema() +
+            ".wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "PERFORM pg_advisory_xact_lock_shared(hashtext('" +
+            ledger.schema() + "')); RETURN NULL; END $$");
     execute("CREATE CONSTRAINT TRIGGER wait_at_commit AFTER INSERT ON " + ledger.effects() +
-            " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION " + ledger.schema() + ".wait_at_commit()");
+            " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION " + ledger.schema() +
+            ".wait_at_commit()");
     gate_.exec("SELECT pg_advisory_lock(hashtext('" + ledger.schema() + "'))");
   }
 
@@ -37,14 +40,18 @@ class SlowCommit {
 
   /// Ends the backend whose COMMIT stands at the gate.
   void terminate_commit() const {
-    execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE " + waiting());
-    await_value("SELECT count(*) FROM pg_locks WHERE " + waiting(), "0");
+    const std::string pid = query_value("SELECT pid FROM pg_locks WHERE " + waiting());
+    execute("SELECT pg_terminate_backend(" + pid + ")");
+    await_value("SELECT count(*) FROM pg_stat_activity WHERE pid = " + pid, "0");
   }
 
   /// Returns when somebody waits for the transaction that stands at the gate.
   void await_resolver() const {
-    await_value("SELECT count(*) > 0 FROM pg_locks w JOIN pg_locks h USING (transactionid) WHERE NOT w.granted "
-                "AND h.granted AND h.pid IN (SELECT pid FROM pg_locks WHERE " + waiting() + ")", "t");
+    await_value(
+        "SELECT count(*) > 0 FROM pg_locks w JOIN pg_locks h USING (transactionid) WHERE NOT w.granted "
+        "AND h.granted AND h.pid IN (SELECT pid FROM pg_locks WHERE " +
+            waiting() + ")",
+        "t");
   }
 
  private:

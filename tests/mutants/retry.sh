@@ -75,7 +75,7 @@ mutant "the cap is applied before the overflow is checked" retry/backoff.hpp \
 mutant "hints are asked after the elapsed limit" retry/policy.hpp \
   's/jitter, hint, attempts, elapsed, /jitter, attempts, elapsed, hint, /' retry/limit.test.cpp
 mutant "a hint is capped in silence" retry/limit.hpp \
-  's/if \(\*state\.retry_after > limit_\) .*/if (*state.retry_after > limit_) return wait_at_least(limit_, draft);/' \
+  's/draft\.end\(RetryVerdict::redeliver, RetryReason::retry_after_beyond_limit\)/return wait_at_least(limit_, draft)/' \
   retry/limit.test.cpp
 mutant "the guard of the hold is forgotten" retry/limit.hpp \
   's/saturating_subtract\(\*state\.hold_left, guard_\)/saturating_subtract(*state.hold_left, {})/' retry/limit.test.cpp

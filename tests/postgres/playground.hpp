@@ -56,7 +56,7 @@ inline void await_waiter_behind(int pid) {
 
 /// Ends a session as an administrator does, and waits until it is gone.
 inline void terminate(int pid) {
-  query_value("SELECT pg_terminate_backend(" + std::to_string(pid) + ")");
+  execute("SELECT pg_terminate_backend(" + std::to_string(pid) + ")");
   await("the end of a session", [pid] {
     return query_value("SELECT count(*) FROM pg_stat_activity WHERE pid = " + std::to_string(pid)) == "0";
   });

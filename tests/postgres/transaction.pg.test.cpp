@@ -289,12 +289,8 @@ TEST_CASE("a handler that prepares the transaction for two phases is rejected") 
     shop.place.write(tx, note.id);
     tx.exec("PREPARE TRANSACTION '" + name + "'");
   });
-  if (possible) {
-    check_ended(outcome);
-    execute("ROLLBACK PREPARED '" + name + "'");
-  } else {
-    CHECK(told(outcome) == "rejected 55000");
-  }
+  check_ended(outcome);  // refused as well (max_prepared_transactions = 0), the statement ends the transaction
+  if (possible) execute("ROLLBACK PREPARED '" + name + "'");
   CHECK(shop.effects().empty());
   CHECK(shop.keys().empty());
 }
@@ -393,9 +389,10 @@ TEST_CASE("what a handler throws is rolled back, and classed") {
 
 TEST_CASE("a missing table, column, function or right in the handler's SQL is left to redelivery") {
   Shop shop{"tx_deploy"};
-  const std::string sql = GENERATE_COPY(as<std::string>(), "SELECT * FROM " + shop.place.schema() + ".nowhere",
-                                        "SELECT nowhere FROM " + shop.place.effects(),
-                                        "SELECT " + shop.place.schema() + ".nowhere()", "INSERT INTO nowhere_s.t VALUES (1)");
+  const std::string schema = shop.place.schema();
+  const std::string sql =
+      GENERATE_COPY(as<std::string>(), "SELECT * FROM " + schema + ".nowhere", "SELECT nowhere FROM " + schema + ".effects",
+                    "SELECT " + schema + ".nowhere()", "INSERT INTO nowhere_s.t VALUES (1)");
   CAPTURE(sql);
   const auto outcome = shop.deliver("e", [&](postgres::Transaction& tx, const Note&) { tx.exec(sql); }, 3);
   CHECK(outcome.status == Status::deferred);

@@ -2,6 +2,7 @@
 #include <idem/retry.hpp>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <new>
 
@@ -21,6 +22,10 @@ __attribute__((weak)) void* operator new(std::size_t size) {
   ++allocations;
   if (void* const memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc{};
+}
+__attribute__((weak)) void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  ++allocations;
+  return std::malloc(size == 0 ? 1 : size);
 }
 __attribute__((weak)) void operator delete(void* memory) noexcept { std::free(memory); }
 __attribute__((weak)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }

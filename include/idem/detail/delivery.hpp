@@ -92,7 +92,7 @@ class Delivery {
         cancel();
         break;
       }
-      std::visit([this](auto&& met) { decide(std::move(met)); }, store_.apply(claim_, at_work));
+      std::visit([this](auto&& met) { decide(std::move(met)); }, apply(at_work));
     }
     conclusion_->resolved_in_doubt = resolved_in_doubt_;
     tell({.what = Observed::decided,
@@ -124,6 +124,17 @@ class Delivery {
 
   /// Thrown through the store to roll back a claim that turned out not to be needed.
   struct GiveBack {};
+
+  /// What a store should not throw is its own fault, and must not end the worker.
+  [[nodiscard]] Applied apply(Effect<Transaction> effect) {
+    try {
+      return store_.apply(claim_, effect);
+    } catch (const ConfigurationError&) {
+      throw;
+    } catch (const std::exception& e) {
+      return Failed{.failure = {ErrorClass::transient, {}, e.what()}, .fault = Fault::store};
+    }
+  }
 
   void decide(Committed) {
     loop_.succeeded();
@@ -177,11 +188,11 @@ class Delivery {
       case ErrorClass::throttled: break;
     }
     if (failed.retry == Retry::by_redelivery) return ask_redelivery(std::move(failed), "");
-    const RetryStep step = loop_.failed({.kind = failed.failure.kind == ErrorClass::in_doubt ? ErrorClass::reconnect
-                                                                                            : failed.failure.kind,
-                                         .retry_after = failed.retry_after,
-                                         .hold_left = hold_left()},
-                                        now(), terms_.engine);
+    const RetryStep step = loop_.failed(
+        {.kind = failed.failure.kind == ErrorClass::in_doubt ? ErrorClass::reconnect : failed.failure.kind,
+         .retry_after = failed.retry_after,
+         .hold_left = hold_left()},
+        now(), terms_.engine);
     follow(step, std::move(failed));
   }
 
@@ -216,16 +227,22 @@ class Delivery {
 
   void follow(const RetryStep& step, Failed failed) {
     if (!step.retry()) return ask_redelivery(std::move(failed), to_string(step.decision.reason));
-    tell({.what = Observed::retrying, .key = key_, .event = event_, .failure = &failed.failure, .delay = step.delay});
+    tell({.what = Observed::retrying,
+          .key = key_,
+          .event = event_,
+          .failure = &failed.failure,
+          .delay = step.delay});
     sleep(step.delay);
   }
 
   /// The call gives up. `why`: what ended its own retries; empty where they were not asked.
   void ask_redelivery(Failed failed, std::string_view why) {
-    if (!why.empty()) failed.failure.message += fmt::format(" ({} after {} attempt(s) in this call)", why, attempts_);
+    if (!why.empty())
+      failed.failure.message += fmt::format(" ({} after {} attempt(s) in this call)", why, attempts_);
     const RetryState state = delivery_state(failed.retry_after);
     const bool may_reject = failed.fault == Fault::message && attempts_ > 0;
-    const RetryDecision decision = may_reject ? terms_.redeliver.decide(state) : terms_.redeliver.give_back(state);
+    const RetryDecision decision =
+        may_reject ? terms_.redeliver.decide(state) : terms_.redeliver.give_back(state);
     if (decision.verdict == RetryVerdict::stop) {
       failed.failure.message += fmt::format("; given up on delivery {}", event_.delivery_count);
       return reject(std::move(failed.failure));
@@ -240,18 +257,20 @@ class Delivery {
     const RetryDecision decision = terms_.redeliver.give_back(delivery_state({}));
     conclude({.status = Status::in_progress,
               .action = Action::redeliver,
-              .redeliver_after = std::max(sample(decision.lo, decision.hi, terms_.engine), terms_.options.wait_limit),
+              .redeliver_after =
+                  std::max(sample(decision.lo, decision.hi, terms_.engine), terms_.options.wait_limit),
               .failure = std::move(failure)});
   }
 
   void mismatch(const Fingerprint& stored) {
     const bool acknowledged = terms_.options.on_mismatch == Mismatch::acknowledge;
-    conclude({.status = Status::mismatch,
-              .action = acknowledged ? Action::acknowledge : Action::dead_letter,
-              .failure = Failure{ErrorClass::permanent, std::string{code::mismatch},
-                                 fmt::format("the event id was used by a message that says something else: stored "
-                                             "fingerprint {}, this one {}",
-                                             stored.to_hex(), event_.fingerprint.to_hex())}});
+    conclude(
+        {.status = Status::mismatch,
+         .action = acknowledged ? Action::acknowledge : Action::dead_letter,
+         .failure = Failure{ErrorClass::permanent, std::string{code::mismatch},
+                            fmt::format("the event id was used by a message that says something else: stored "
+                                        "fingerprint {}, this one {}",
+                                        stored.to_hex(), event_.fingerprint.to_hex())}});
   }
 
   void reject(Failure failure) {
@@ -260,10 +279,11 @@ class Delivery {
 
   void cancel() {
     const bool doubtful = claim_.doubted.has_value();
-    conclude({.status = doubtful ? Status::in_progress : Status::deferred,
-              .action = Action::redeliver,
-              .failure = Failure{ErrorClass::cancelled, doubtful ? std::string{code::in_doubt} : std::string{},
-                                 "the caller asked for the message back"}});
+    conclude(
+        {.status = doubtful ? Status::in_progress : Status::deferred,
+         .action = Action::redeliver,
+         .failure = Failure{ErrorClass::cancelled, doubtful ? std::string{code::in_doubt} : std::string{},
+                            "the caller asked for the message back"}});
   }
 
   void conclude(Conclusion conclusion) { conclusion_ = std::move(conclusion); }

@@ -12,7 +12,8 @@ namespace idem::detail {
 
 /// Turns what a handler threw into a `Failed`, for the exceptions the core knows; a store asks this last.
 ///
-/// Only to be called while an exception is being handled. Throws: ConfigurationError — that is what was thrown.
+/// Only to be called while an exception is being handled. Throws: ConfigurationError — that is what was
+/// thrown.
 [[nodiscard]] inline Failed handler_failure() {
   try {
     throw;

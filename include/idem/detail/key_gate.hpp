@@ -17,7 +17,8 @@ namespace idem::detail {
 
 /// Lets one call of this process at a time through for each key.
 ///
-/// The database would make them wait as well, but each with a connection: one hot event would starve the pool.
+/// The database would make them wait as well, but each with a connection: one hot event would starve the
+/// pool.
 class KeyGate {
  public:
   /// Holds the key until destroyed.

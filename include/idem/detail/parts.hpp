@@ -47,7 +47,8 @@ struct IsRuntime {
 };
 
 template <class Kind, class... Parts>
-inline constexpr std::size_t parts_of_kind = (std::size_t{0} + ... + (Kind::template of<std::remove_cvref_t<Parts>> ? 1U : 0U));
+inline constexpr std::size_t parts_of_kind = (std::size_t{0} + ... +
+                                              (Kind::template of<std::remove_cvref_t<Parts>> ? 1U : 0U));
 
 template <class T>
 inline constexpr bool is_part =
@@ -56,10 +57,10 @@ inline constexpr bool is_part =
 
 /// How a consumer keeps a part: observers and sinks that the caller owns by reference, all else as a copy.
 template <class Given>
-using held_part_t =
-    std::conditional_t<std::is_lvalue_reference_v<Given> && !std::is_const_v<std::remove_reference_t<Given>> &&
-                           (IsObserver::of<std::remove_cvref_t<Given>> || IsDeadLetterSink::of<std::remove_cvref_t<Given>>),
-                       Given, std::remove_cvref_t<Given>>;
+using held_part_t = std::conditional_t<std::is_lvalue_reference_v<Given> &&
+                                           (IsObserver::of<std::remove_cvref_t<Given>> ||
+                                            IsDeadLetterSink::of<std::remove_cvref_t<Given>>),
+                                       Given, std::remove_cvref_t<Given>>;
 
 template <class Kind, class... Parts>
 constexpr std::size_t index_of() {

@@ -26,15 +26,17 @@ enum class Claimed {
 /// Claims an event within a transaction of the caller's own: for a service that keeps its transactions.
 ///
 /// Waits for another transaction that holds the key (bounded by the session's lock_timeout). The transaction
-/// stays usable after every answer; committing it, and looking whether that COMMIT took effect, is the caller's.
-/// `schema` is where `create_schema()` made the tables.
+/// stays usable after every answer; committing it, and looking whether that COMMIT took effect, is the
+/// caller's. `schema` is where `create_schema()` made the tables.
 ///
 /// Throws: the driver's errors (40001 for a lost race at a stricter isolation level); ConfigurationError — a
 /// row that row security hides holds the key.
 [[nodiscard]] inline Claimed claim(pqxx::dbtransaction& tx, const Key& key, const Fingerprint& fingerprint,
                                    std::string_view schema = "idem") {
   // As bytes: the caller's connection may speak another encoding, and an id must not change with it.
-  const auto bytes = [](const std::string& text) { return std::as_bytes(std::span{text.data(), text.size()}); };
+  const auto bytes = [](const std::string& text) {
+    return std::as_bytes(std::span{text.data(), text.size()});
+  };
   const std::string keys = detail::identifier(schema) + ".keys";
   const std::string insert = fmt::format(
       "INSERT INTO {} (tenant, consumer, event_id, claim_token, fingerprint) "
@@ -42,7 +44,8 @@ enum class Claimed {
       "ON CONFLICT (tenant, consumer, event_id) DO NOTHING",
       keys);
   const std::string find = fmt::format(
-      "SELECT fingerprint FROM {} WHERE tenant = convert_from($1, 'UTF8') AND consumer = convert_from($2, 'UTF8') "
+      "SELECT fingerprint FROM {} WHERE tenant = convert_from($1, 'UTF8') AND consumer = convert_from($2, "
+      "'UTF8') "
       "AND event_id = convert_from($3, 'UTF8')",
       keys);
   std::optional<std::vector<std::byte>> stored_form;
@@ -58,7 +61,8 @@ enum class Claimed {
     if (rows[0][0].is_null()) return Claimed::duplicate;
     const std::string found = detail::bytes_of_hex(rows[0][0].c_str());
     const auto committed = Fingerprint::from_bytes(std::as_bytes(std::span{found}));
-    return comparable(committed, fingerprint) && committed != fingerprint ? Claimed::mismatch : Claimed::duplicate;
+    return comparable(committed, fingerprint) && committed != fingerprint ? Claimed::mismatch
+                                                                          : Claimed::duplicate;
   }
   throw ConfigurationError{detail::explain_hidden_row(schema, key)};
 }

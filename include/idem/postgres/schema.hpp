@@ -14,10 +14,12 @@ namespace idem::postgres {
 /// The version of the tables that this library needs; `check()` compares it with what it finds.
 inline constexpr int schema_version = 1;
 
-/// The SQL that makes, or upgrades to, this version's tables: for `create_schema()`, or for a DBA to read and run.
+/// The SQL that makes, or upgrades to, this version's tables: for `create_schema()`, or for a DBA to read and
+/// run.
 ///
-/// It may be run again, and by two at once (an advisory lock makes the second one wait); it is one transaction.
-/// A worker's role needs USAGE on the schema, SELECT, INSERT and UPDATE on `keys`, and SELECT on `schema_info`.
+/// It may be run again, and by two at once (an advisory lock makes the second one wait); it is one
+/// transaction. A worker's role needs USAGE on the schema, SELECT, INSERT and UPDATE on `keys`, and SELECT on
+/// `schema_info`.
 [[nodiscard]] inline std::string schema_sql(std::string_view schema = "idem") {
   return fmt::format(R"(BEGIN;
 SELECT pg_advisory_xact_lock(hashtextextended({name_literal}, 1768186221));
@@ -41,8 +43,8 @@ INSERT INTO {name}.schema_info (version) VALUES ({version})
   ON CONFLICT (only_row) DO UPDATE SET version = excluded.version WHERE schema_info.version < excluded.version;
 COMMIT;
 )",
-                     fmt::arg("name", detail::identifier(schema)), fmt::arg("name_literal", detail::literal(schema)),
-                     fmt::arg("version", schema_version));
+                     fmt::arg("name", detail::identifier(schema)),
+                     fmt::arg("name_literal", detail::literal(schema)), fmt::arg("version", schema_version));
 }
 
 }  // namespace idem::postgres

@@ -26,8 +26,9 @@ struct StateRule {
 
 /// The longest prefix counts. Codes: PostgreSQL documentation, appendix A.
 ///
-/// A COMMIT answered by the loss of the session, or by an I/O error, may have taken effect: in doubt. A missing
-/// table, column, function or right in the handler's own SQL is often a deploy in progress: left to redelivery.
+/// A COMMIT answered by the loss of the session, or by an I/O error, may have taken effect: in doubt. A
+/// missing table, column, function or right in the handler's own SQL is often a deploy in progress: left to
+/// redelivery.
 inline constexpr std::array<StateRule, 43> state_rules{{
     {"08", ErrorClass::reconnect, ErrorClass::in_doubt, Fault::store},
     {"08007", ErrorClass::in_doubt, ErrorClass::in_doubt, Fault::store},
@@ -81,7 +82,8 @@ inline constexpr StateRule unnamed_state{"", ErrorClass::transient, ErrorClass::
 [[nodiscard]] constexpr const StateRule& rule_for(std::string_view sqlstate) noexcept {
   const StateRule* best = &unnamed_state;
   for (const StateRule& rule : state_rules)
-    if (sqlstate.substr(0, rule.prefix.size()) == rule.prefix && rule.prefix.size() > best->prefix.size()) best = &rule;
+    if (sqlstate.substr(0, rule.prefix.size()) == rule.prefix && rule.prefix.size() > best->prefix.size())
+      best = &rule;
   return *best;
 }
 

@@ -23,8 +23,8 @@ namespace idem {
 
 /// Keeps keys, and the effects of handlers, in a PostgreSQL database (13 or later).
 ///
-/// Connects to nothing until it is used; holds at most `max_connections` connections, each used by one call at
-/// a time. A connection goes back only after the server confirmed the end of its transaction.
+/// Connects to nothing until it is used; holds at most `max_connections` connections, each used by one call
+/// at a time. A connection goes back only after the server confirmed the end of its transaction.
 ///
 /// Guarantee: a key and its effect are committed together or not at all, across a crash of this process or of
 /// the server at any point.
@@ -55,7 +55,8 @@ class PostgresStore {
 
   /// Tells at start-up what would otherwise stop the first message.
   ///
-  /// Throws: ConfigurationError — no connection can be had, or the schema is missing or older than this library.
+  /// Throws: ConfigurationError — no connection can be had, or the schema is missing or older than this
+  /// library.
   void check() {
     int found = 0;
     try {
@@ -64,12 +65,13 @@ class PostgresStore {
       throw ConfigurationError{fmt::format("PostgreSQL cannot be reached: {}", e.what())};
     }
     if (found >= postgres::schema_version) return;
-    throw ConfigurationError{
-        fmt::format("the schema \"{}\" is {}; run create_schema(), or have a DBA run the SQL of "
-                    "idem::postgres::schema_sql()",
-                    idem::detail::escaped(options_.schema),
-                    found == 0 ? std::string{"missing"}
-                               : fmt::format("of version {}, and this library needs {}", found, postgres::schema_version))};
+    throw ConfigurationError{fmt::format(
+        "the schema \"{}\" is {}; run create_schema(), or have a DBA run the SQL of "
+        "idem::postgres::schema_sql()",
+        idem::detail::escaped(options_.schema),
+        found == 0
+            ? std::string{"missing"}
+            : fmt::format("of version {}, and this library needs {}", found, postgres::schema_version))};
   }
 
   /// See TransactionalStore.
@@ -115,8 +117,8 @@ class PostgresStore {
 
   /// nullopt: try again.
   [[nodiscard]] std::optional<Applied> attempt(const Claim& claim, Effect<Transaction>& effect,
-                                               postgres::detail::Pool::Loan& loan, Duration wait, bool from_pool,
-                                               Troubles& troubles) {
+                                               postgres::detail::Pool::Loan& loan, Duration wait,
+                                               bool from_pool, Troubles& troubles) {
     using enum Attempt::Obstacle;
     std::optional<Applied> answer;
     bool clean = false;
@@ -152,8 +154,8 @@ class PostgresStore {
     throw ConfigurationError{postgres::detail::explain_hidden_row(options_.schema, claim.key)};
   }
 
-  [[nodiscard]] std::optional<Applied> answer_to(Attempt::Obstacle obstacle, const Attempt& one, bool from_pool,
-                                                 Troubles& troubles) {
+  [[nodiscard]] std::optional<Applied> answer_to(Attempt::Obstacle obstacle, const Attempt& one,
+                                                 bool from_pool, Troubles& troubles) {
     using enum Attempt::Obstacle;
     switch (obstacle) {
       case busy: return Busy{};
@@ -161,7 +163,8 @@ class PostgresStore {
       case unprepared: spelling_ = Spelling::in_full; return std::nullopt;
       case contended:
         if (++troubles.lost_races < patience) return std::nullopt;
-        return Failed{.failure = {ErrorClass::transient, "40001", "the claim lost its race for the key again and again"},
+        return Failed{.failure = {ErrorClass::transient, "40001",
+                                  "the claim lost its race for the key again and again"},
                       .fault = Fault::store};
       case dead:
         if (from_pool) {
@@ -171,16 +174,19 @@ class PostgresStore {
         break;
       case taken: break;
     }
-    return Failed{.failure = {ErrorClass::reconnect, "08006", "the connection was lost while claiming the event"},
-                  .fault = Fault::store};
+    return Failed{
+        .failure = {ErrorClass::reconnect, "08006", "the connection was lost while claiming the event"},
+        .fault = Fault::store};
   }
 
   [[nodiscard]] Failed no_connection() const {
-    return {.failure = {ErrorClass::transient, "53300",
-                        fmt::format("all {} connections of the store are at work; raise max_connections, or run fewer "
-                                    "calls at once (a handler that calls a consumer holds two)",
-                                    pool_.limit())},
-            .fault = Fault::store};
+    return {
+        .failure = {ErrorClass::transient, "53300",
+                    fmt::format(
+                        "all {} connections of the store are at work; raise max_connections, or run fewer "
+                        "calls at once (a handler that calls a consumer holds two)",
+                        pool_.limit())},
+        .fault = Fault::store};
   }
 
   /// 0: there is none.
@@ -191,7 +197,8 @@ class PostgresStore {
       const auto table = tx.exec("SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = " + name +
                                  " AND tablename = 'schema_info'");
       if (table.empty()) return;
-      const auto found = tx.exec("SELECT version FROM " + postgres::detail::identifier(options_.schema) + ".schema_info");
+      const auto found =
+          tx.exec("SELECT version FROM " + postgres::detail::identifier(options_.schema) + ".schema_info");
       if (!found.empty()) version = found[0][0].template as<int>();
     });
     return version;
@@ -218,10 +225,13 @@ class PostgresStore {
 
   [[nodiscard]] static PostgresOptions checked(PostgresOptions options) {
     if (options.max_connections == 0)
-      throw ConfigurationError{"PostgresOptions::max_connections is 0: a store needs at least one connection"};
-    if (options.schema.empty() || options.schema.find('\0') != std::string::npos || options.schema.size() > 63)
-      throw ConfigurationError{fmt::format("PostgresOptions::schema \"{}\" is no schema name: 1 to 63 bytes, without NUL",
-                                           idem::detail::escaped(options.schema, 80))};
+      throw ConfigurationError{
+          "PostgresOptions::max_connections is 0: a store needs at least one connection"};
+    if (options.schema.empty() || options.schema.find('\0') != std::string::npos ||
+        options.schema.size() > 63)
+      throw ConfigurationError{
+          fmt::format("PostgresOptions::schema \"{}\" is no schema name: 1 to 63 bytes, without NUL",
+                      idem::detail::escaped(options.schema, 80))};
     return options;
   }
 

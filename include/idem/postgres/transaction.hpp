@@ -16,8 +16,8 @@ class Attempt;
 /// The transaction a handler works in: its effect is committed together with the event's key, or not at all.
 ///
 /// A `pqxx::dbtransaction`: everything that takes `pqxx::transaction_base&` or makes a `pqxx::subtransaction`
-/// works. Ending it is not the handler's: commit() and abort() are deleted here; called through the base class
-/// they do not reach the server, the transaction fails instead, and the message is rejected with
+/// works. Ending it is not the handler's: commit() and abort() are deleted here; called through the base
+/// class they do not reach the server, the transaction fails instead, and the message is rejected with
 /// `transaction_ended_by_handler`. Return to commit, throw to roll back.
 ///
 /// Thread safety: one thread at a time, as everything in libpqxx.
@@ -30,7 +30,8 @@ class Transaction final : public detail::DriverTransaction {
   void commit() = delete;
   void abort() = delete;
 
-  /// Remembers the state of the first error in this transaction, for what a later 25P02 hides. `exec` calls it.
+  /// Remembers the state of the first error in this transaction, for what a later 25P02 hides. `exec` calls
+  /// it.
   void note_error(std::string_view sqlstate) {
     if (first_error_.empty()) first_error_ = sqlstate;
   }
@@ -46,7 +47,8 @@ class Transaction final : public detail::DriverTransaction {
   void on_commit() override {
     if (stage_ != Stage::committing) {
       end_by_handler();
-      throw pqxx::usage_error{"commit() is not the handler's to call: return, and idem commits the effect with its key"};
+      throw pqxx::usage_error{
+          "commit() is not the handler's to call: return, and idem commits the effect with its key"};
     }
     stage_ = Stage::over;
     commit_sent_ = true;

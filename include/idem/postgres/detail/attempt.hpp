@@ -49,7 +49,8 @@ class Attempt {
   [[nodiscard]] std::optional<Obstacle> open(Duration wait) {
     try {
       prepare();
-      const pqxx::result claimed = tx_.open_with(statements_.claim(claim_, token_, wait, session_, spelling_));
+      const pqxx::result claimed =
+          tx_.open_with(statements_.claim(claim_, token_, wait, session_, spelling_));
       if (claimed.empty()) return Obstacle::taken;
       xid_ = claimed[0][0].c_str();
       return std::nullopt;
@@ -60,7 +61,8 @@ class Attempt {
     }
   }
 
-  /// Reads the row that holds the key; nullopt: there is none to be seen (any more). Throws: the driver's errors.
+  /// Reads the row that holds the key; nullopt: there is none to be seen (any more). Throws: the driver's
+  /// errors.
   [[nodiscard]] std::optional<Found> find() {
     const pqxx::result rows = tx_.send(statements_.find(claim_.key));
     over_and_clean();
@@ -121,20 +123,21 @@ class Attempt {
     if (error.connection_lost) return Obstacle::dead;
     if (state == "55P03" || state == "57014") return Obstacle::busy;
     if (state == "40001" || state == "40P01") return Obstacle::contended;
-    if (spelling_ == Spelling::prepared && (state == "26000" || state == "42P05")) return Obstacle::unprepared;
+    if (spelling_ == Spelling::prepared && (state == "26000" || state == "42P05"))
+      return Obstacle::unprepared;
     if (refuses_the_key(state)) {
-      failure_ = {.failure = {ErrorClass::permanent, std::string{code::invalid_key},
-                              fmt::format("the server refuses the key (SQLSTATE {}): {}", state, error.message)}};
+      failure_ = {
+          .failure = {ErrorClass::permanent, std::string{code::invalid_key},
+                      fmt::format("the server refuses the key (SQLSTATE {}): {}", state, error.message)}};
       return Obstacle::failed;
     }
     if (is_configuration(state) || (state == "25006" && session_.read_only_by_default)) {
       roll_back_claim();
       throw ConfigurationError{explain_configuration(options_.schema, error)};
     }
-    const ErrorClass kind = rule_for(state).in_transaction;
-    failure_ = {.failure = {kind == ErrorClass::reconnect ? kind : ErrorClass::transient, state, error.message},
-                .fault = Fault::store};
-    if (kind == ErrorClass::reconnect) lost_ = true;
+    // A standby (25006) as well: another connection may reach the primary.
+    if (rule_for(state).in_transaction == ErrorClass::reconnect) return Obstacle::dead;
+    failure_ = {.failure = {ErrorClass::transient, state, error.message}, .fault = Fault::store};
     return Obstacle::failed;
   }
 
@@ -154,7 +157,8 @@ class Attempt {
     } catch (const std::exception& e) {
       tx_.stage_ = Transaction::Stage::over;
       const auto error = current_driver_error();
-      if (!error) return rolled_back({.failure = {ErrorClass::transient, {}, first_line(e.what())}}, StatementFailed{});
+      if (!error)
+        return rolled_back({.failure = {ErrorClass::transient, {}, first_line(e.what())}}, StatementFailed{});
       return commit_failed(*error);
     }
   }
@@ -163,7 +167,8 @@ class Attempt {
     if (error.connection_lost && !tx_.commit_sent_) return failed_in_transaction(options_, error, {});
     if (error.message.find(ended_mark) != std::string::npos) return ended_by_handler();
     if (error.sqlstate == "25P02")
-      return rolled_back({.failure = {ErrorClass::transient, error.sqlstate, swallowed()}}, StatementFailed{});
+      return rolled_back({.failure = {ErrorClass::transient, error.sqlstate, swallowed()}},
+                         StatementFailed{});
     if (error.connection_lost || class_at_commit(options_, error.sqlstate) == ErrorClass::in_doubt)
       return InDoubt{token_, {ErrorClass::in_doubt, std::string{code::in_doubt}, error.message}};
     roll_back_claim();
@@ -171,14 +176,17 @@ class Attempt {
   }
 
   [[nodiscard]] std::string swallowed() const {
-    return fmt::format("the handler went on after an SQL error{}{}: let it out, or use a subtransaction for what may fail",
-                       tx_.first_error_.empty() ? "" : " of SQLSTATE ", tx_.first_error_);
+    return fmt::format(
+        "the handler went on after an SQL error{}{}: let it out, or use a subtransaction for what may fail",
+        tx_.first_error_.empty() ? "" : " of SQLSTATE ", tx_.first_error_);
   }
 
   [[nodiscard]] static Failed ended_by_handler() {
-    return {.failure = {ErrorClass::permanent, std::string{code::transaction_ended_by_handler},
-                        "the handler ended the transaction (COMMIT, ROLLBACK, commit() or abort()); a handler returns "
-                        "to commit and throws to roll back. What it committed itself stays"}};
+    return {
+        .failure = {
+            ErrorClass::permanent, std::string{code::transaction_ended_by_handler},
+            "the handler ended the transaction (COMMIT, ROLLBACK, commit() or abort()); a handler returns "
+            "to commit and throws to roll back. What it committed itself stays"}};
   }
 
   /// Rolls back after the handler. Without a failed statement, one message asks whether the transaction is
@@ -219,7 +227,7 @@ class Attempt {
 
   void over_and_clean() noexcept {
     tx_.stage_ = Transaction::Stage::over;
-    clean_ = !lost_;
+    clean_ = true;
   }
 
   Session& session_;
@@ -232,7 +240,6 @@ class Attempt {
   std::string xid_;
   Failed failure_;
   bool clean_ = false;
-  bool lost_ = false;
 };
 
 }  // namespace idem::postgres::detail

@@ -18,8 +18,8 @@
 
 namespace idem::postgres::detail {
 
-/// Whether a SQLSTATE met while connecting means that this connection string can never work: no such database,
-/// role or password, or no right to connect.
+/// Whether a SQLSTATE met while connecting means that this connection string can never work: no such
+/// database, role or password, or no right to connect.
 [[nodiscard]] constexpr bool refuses_for_good(std::string_view sqlstate) noexcept {
   return sqlstate == "3D000" || sqlstate == "42501" || sqlstate.substr(0, 2) == "28";
 }
@@ -38,8 +38,8 @@ namespace idem::postgres::detail {
   return {};
 }
 
-/// Connects once more, after a failure, only to learn the SQLSTATE that libpqxx hides; empty when there is none
-/// that refuses for good. "08001" for a connection string that libpq cannot read.
+/// Connects once more, after a failure, only to learn the SQLSTATE that libpqxx hides; empty when there is
+/// none that refuses for good. "08001" for a connection string that libpq cannot read.
 ///
 /// Takes at most 5 s: a server that does not answer is not one that refuses.
 [[nodiscard]] inline std::string connect_refusal(const std::string& dsn) {
@@ -60,7 +60,8 @@ namespace idem::postgres::detail {
   while (PQstatus(connection.get()) != CONNECTION_BAD) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - steady_clock::now());
     if (left.count() <= 0) return {};
-    pollfd socket{PQsocket(connection.get()), static_cast<short>(wanted == PGRES_POLLING_READING ? POLLIN : POLLOUT), 0};
+    pollfd socket{PQsocket(connection.get()),
+                  static_cast<short>(wanted == PGRES_POLLING_READING ? POLLIN : POLLOUT), 0};
     if (::poll(&socket, 1, static_cast<int>(left.count())) < 0 && errno != EINTR) return {};
     wanted = PQconnectPoll(connection.get());
     if (wanted == PGRES_POLLING_OK) return {};

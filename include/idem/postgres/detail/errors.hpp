@@ -30,7 +30,8 @@ namespace idem::postgres::detail {
   return rule_in(options, sqlstate).at_commit;
 }
 
-/// A failed statement of the handler. `sqlstate`: the one that tells the class, where an earlier one is hidden.
+/// A failed statement of the handler. `sqlstate`: the one that tells the class, where an earlier one is
+/// hidden.
 [[nodiscard]] inline Failed failed_in_transaction(const PostgresOptions& options, const DriverError& error,
                                                   std::string_view sqlstate) {
   if (error.connection_lost)
@@ -39,14 +40,16 @@ namespace idem::postgres::detail {
             .fault = Fault::store};
   const StateRule rule = rule_in(options, sqlstate);
   // No COMMIT of ours was sent: whatever was in doubt, our effect is not there.
-  const ErrorClass kind = rule.in_transaction == ErrorClass::in_doubt ? ErrorClass::reconnect : rule.in_transaction;
+  const ErrorClass kind =
+      rule.in_transaction == ErrorClass::in_doubt ? ErrorClass::reconnect : rule.in_transaction;
   return {.failure = {kind, std::string{sqlstate}, error.message}, .fault = rule.fault, .retry = rule.retry};
 }
 
 /// A COMMIT that the server answered with an error: nothing was stored.
 [[nodiscard]] inline Failed failed_at_commit(const PostgresOptions& options, const DriverError& error) {
   const StateRule rule = rule_in(options, error.sqlstate);
-  return {.failure = {rule.at_commit, error.sqlstate, error.message}, .fault = rule.fault, .retry = rule.retry};
+  return {
+      .failure = {rule.at_commit, error.sqlstate, error.message}, .fault = rule.fault, .retry = rule.retry};
 }
 
 /// What to do about an error that our own statement met.
@@ -56,24 +59,30 @@ namespace idem::postgres::detail {
   if (state == "42P01" || state == "3F000")
     way_out = "run create_schema(), or have a DBA run the SQL that schema_sql() prints";
   if (state == "42501")
-    way_out = "grant the worker's role USAGE on the schema and SELECT, INSERT, UPDATE on its tables, or mend the row "
-              "security policy";
-  if (state == "25006") way_out = "default_transaction_read_only is on for this role or database: a worker writes";
-  return fmt::format("the schema \"{}\" cannot be used (SQLSTATE {}): {}; {}", idem::detail::escaped(schema), state,
-                     error.message, way_out);
+    way_out =
+        "grant the worker's role USAGE on the schema and SELECT, INSERT, UPDATE on its tables, or mend the "
+        "row "
+        "security policy";
+  if (state == "25006")
+    way_out = "default_transaction_read_only is on for this role or database: a worker writes";
+  return fmt::format("the schema \"{}\" cannot be used (SQLSTATE {}): {}; {}", idem::detail::escaped(schema),
+                     state, error.message, way_out);
 }
 
 /// A key that can neither be inserted nor seen.
 [[nodiscard]] inline std::string explain_hidden_row(std::string_view schema, const Key& key) {
-  return fmt::format("the key {} is taken by a row that this role cannot see in schema \"{}\": row security hides it; "
-                     "make the policy agree with the event's tenant (see PostgresOptions::tenant_setting)",
-                     key.to_string(), idem::detail::escaped(schema));
+  return fmt::format(
+      "the key {} is taken by a row that this role cannot see in schema \"{}\": row security hides it; "
+      "make the policy agree with the event's tenant (see PostgresOptions::tenant_setting)",
+      key.to_string(), idem::detail::escaped(schema));
 }
 
-/// Unpredictable in every process and after every fork. Throws: std::runtime_error — libcrypto has no entropy.
+/// Unpredictable in every process and after every fork. Throws: std::runtime_error — libcrypto has no
+/// entropy.
 [[nodiscard]] inline ClaimToken random_token() {
   ClaimToken token;
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(token.bytes.data()), static_cast<int>(token.bytes.size())) != 1)
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(token.bytes.data()),
+                 static_cast<int>(token.bytes.size())) != 1)
     throw std::runtime_error{"libcrypto gives no random bytes: RAND_bytes failed"};
   return token;
 }

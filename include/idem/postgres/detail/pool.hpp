@@ -42,9 +42,7 @@ class Pool {
       session_ = connector.open();
     }
     /// To be called only when the server confirmed that no transaction is open.
-    void give_back() {
-      std::exchange(pool_, nullptr)->returned(*std::move(session_));
-    }
+    void give_back() { std::exchange(pool_, nullptr)->returned(*std::move(session_)); }
 
    private:
     Pool* pool_;
@@ -54,7 +52,8 @@ class Pool {
   explicit Pool(std::size_t limit) : limit_{limit} { idle_.reserve(limit); }
 
   /// Waits for a place until `deadline` or a stop; nullopt when that comes first.
-  [[nodiscard]] std::optional<Loan> take(std::chrono::steady_clock::time_point deadline, const std::stop_token& stop) {
+  [[nodiscard]] std::optional<Loan> take(std::chrono::steady_clock::time_point deadline,
+                                         const std::stop_token& stop) {
     std::unique_lock lock{mutex_};
     if (!freed_.wait_until(lock, stop, deadline, [this] { return out_ < limit_; })) return std::nullopt;
     ++out_;

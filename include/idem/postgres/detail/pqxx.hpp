@@ -21,8 +21,8 @@ using TextParameter = std::optional<std::string>;
 
 /// What a libpqxx exception says, in the same words for every version.
 struct DriverError {
-  std::string sqlstate;     ///< empty when the server gave none
-  std::string message;      ///< its first line: the rest carries the row's values
+  std::string sqlstate;  ///< empty when the server gave none
+  std::string message;   ///< its first line: the rest carries the row's values
   bool connection_lost = false;
 };
 
@@ -69,8 +69,8 @@ struct DriverError {
 
 /// Runs `sql` with parameters in text form.
 ///
-/// On libpqxx 6 a subtransaction sends its SAVEPOINT only with the first statement without parameters; without
-/// it, what an abandoned subtransaction did would be committed. So it is started here.
+/// On libpqxx 6 a subtransaction sends its SAVEPOINT only with the first statement without parameters;
+/// without it, what an abandoned subtransaction did would be committed. So it is started here.
 inline pqxx::result exec_with(pqxx::transaction_base& tx, const std::string& sql,
                               const std::vector<TextParameter>& parameters) {
 #if PQXX_VERSION_MAJOR < 7
@@ -122,7 +122,8 @@ struct DriverName {
 /// (here it would reach virtual functions of a destroyed object).
 class DriverTransaction : public virtual DriverName, public pqxx::dbtransaction {
  protected:
-  explicit DriverTransaction(pqxx::connection& connection) : DriverName{"transaction"}, pqxx::dbtransaction{connection} {
+  explicit DriverTransaction(pqxx::connection& connection)
+      : DriverName{"transaction"}, pqxx::dbtransaction{connection} {
 #if PQXX_VERSION_MAJOR >= 7
     register_transaction();
 #endif

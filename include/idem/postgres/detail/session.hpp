@@ -19,9 +19,9 @@ namespace idem::postgres::detail {
 /// One connection, and what we must know of it.
 struct Session {
   std::unique_ptr<pqxx::connection> connection;
-  std::string lock_timeout;            ///< the session's own, put back after the claim
-  bool read_only_by_default = false;   ///< default_transaction_read_only
-  bool prepared = false;               ///< our statements are known to it
+  std::string lock_timeout;           ///< the session's own, put back after the claim
+  bool read_only_by_default = false;  ///< default_transaction_read_only
+  bool prepared = false;              ///< our statements are known to it
 };
 
 /// The server could not be reached; it may be back soon.
@@ -39,13 +39,15 @@ class Connector {
       : open_{[dsn] { return std::make_unique<pqxx::connection>(dsn); }}, dsn_{std::move(dsn)} {}
   explicit Connector(ConnectionFactory factory) : open_{std::move(factory)} {}
 
-  /// Throws: Unreachable — no server answered; ConfigurationError — one did, and refused what we ask for good.
+  /// Throws: Unreachable — no server answered; ConfigurationError — one did, and refused what we ask for
+  /// good.
   [[nodiscard]] Session open() const {
     Session session;
     try {
       session.connection = open_();
       if (session.connection == nullptr)
-        throw ConfigurationError{"the connection factory returned no connection; return one that is open, or throw"};
+        throw ConfigurationError{
+            "the connection factory returned no connection; return one that is open, or throw"};
       tame(*session.connection);
       pqxx::nontransaction setup{*session.connection};
       const pqxx::result settings = setup.exec(
@@ -67,10 +69,10 @@ class Connector {
   void explain_refusal(std::string_view reason) const {
     const std::string state = connect_refusal(*dsn_);
     if (state.empty()) return;
-    throw ConfigurationError{
-        fmt::format("PostgreSQL refuses the connection (SQLSTATE {}): {}; mend the database, role, password or "
-                    "connection string",
-                    state, reason)};
+    throw ConfigurationError{fmt::format(
+        "PostgreSQL refuses the connection (SQLSTATE {}): {}; mend the database, role, password or "
+        "connection string",
+        state, reason)};
   }
 
   ConnectionFactory open_;

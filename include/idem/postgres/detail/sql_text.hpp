@@ -55,7 +55,8 @@ inline void append_bytea(std::string& sql, std::span<const std::byte> bytes) {
   sql += "','hex')";
 }
 
-/// Reads hexadecimal digits; `\x` in front, as the server prints bytea, and hyphens, as in a uuid, are passed over.
+/// Reads hexadecimal digits; `\x` in front, as the server prints bytea, and hyphens, as in a uuid, are passed
+/// over.
 [[nodiscard]] inline std::string bytes_of_hex(std::string_view hex) {
   if (hex.substr(0, 2) == "\\x") hex.remove_prefix(2);
   const auto digit = [](char c) -> int {

@@ -37,17 +37,18 @@ class Statements {
     // A pooler hands one server session to many clients: the name must tell whose statement it is.
     claim_name_ = name_of("claim", claim);
     guard_name_ = name_of("guard", guard);
-    prepare_ = fmt::format("PREPARE {} (text, text, text, uuid, bytea, text) AS {}; PREPARE {} (xid8) AS {}", claim_name_,
-                           claim, guard_name_, guard);
+    prepare_ = fmt::format("PREPARE {} (text, text, text, uuid, bytea, text) AS {}; PREPARE {} (xid8) AS {}",
+                           claim_name_, claim, guard_name_, guard);
   }
 
   [[nodiscard]] const std::string& prepare() const noexcept { return prepare_; }
 
   /// Opens a transaction and claims the key, waiting at most `wait` for another claimer: a row with the
   /// transaction's id says that the key is ours. The handler's own locks are not bounded by `wait`.
-  [[nodiscard]] std::string claim(const Claim& claim, const ClaimToken& token, Duration wait, const Session& session,
-                                  Spelling spelling) const {
-    const auto wait_ms = std::max<std::int64_t>(1, std::chrono::ceil<std::chrono::milliseconds>(wait).count());
+  [[nodiscard]] std::string claim(const Claim& claim, const ClaimToken& token, Duration wait,
+                                  const Session& session, Spelling spelling) const {
+    const auto wait_ms =
+        std::max<std::int64_t>(1, std::chrono::ceil<std::chrono::milliseconds>(wait).count());
     std::string sql = begin_;
     append_tenant(sql, claim.key);
     sql += fmt::format("SET LOCAL lock_timeout = '{}ms'; ", std::min<std::int64_t>(wait_ms, 2147483647));
@@ -91,8 +92,8 @@ class Statements {
     return guard(xid, spelling) + "; ROLLBACK";
   }
 
-  /// Rolls back a failed transaction, where no query can be asked: AND CHAIN fails outside of one (25P01), and
-  /// the answer tells whether the claim was committed all the same.
+  /// Rolls back a failed transaction, where no query can be asked: AND CHAIN fails outside of one (25P01),
+  /// and the answer tells whether the claim was committed all the same.
   [[nodiscard]] static std::string roll_back_failed(std::string_view xid) {
     return fmt::format("ROLLBACK AND CHAIN; ROLLBACK; SELECT pg_xact_status('{}'::xid8)", xid);
   }
@@ -126,9 +127,9 @@ class Statements {
     return fmt::format("idem_{}_{:016x}", what, hash);
   }
 
-  [[nodiscard]] std::string claim_sql(std::string_view tenant, std::string_view consumer, std::string_view event_id,
-                                      std::string_view token, std::string_view fingerprint,
-                                      std::string_view own_timeout) const {
+  [[nodiscard]] std::string claim_sql(std::string_view tenant, std::string_view consumer,
+                                      std::string_view event_id, std::string_view token,
+                                      std::string_view fingerprint, std::string_view own_timeout) const {
     return fmt::format(
         "INSERT INTO {} (tenant, consumer, event_id, claim_token, fingerprint) VALUES ({}, {}, {}, {}, {}) "
         "ON CONFLICT (tenant, consumer, event_id) DO NOTHING "
@@ -136,8 +137,8 @@ class Statements {
         keys_, tenant, consumer, event_id, token, fingerprint, own_timeout);
   }
 
-  /// Fails with `ended_mark` unless the transaction is the one named. The clock keeps the planner from working
-  /// the failing branch out beforehand.
+  /// Fails with `ended_mark` unless the transaction is the one named. The clock keeps the planner from
+  /// working the failing branch out beforehand.
   [[nodiscard]] static std::string guard_sql(std::string_view xid) {
     return fmt::format(
         "SELECT CASE WHEN pg_current_xact_id_if_assigned() IS NOT DISTINCT FROM {} THEN 1 "
@@ -151,12 +152,13 @@ class Statements {
   }
 
   [[nodiscard]] static std::string where(const Key& key) {
-    return fmt::format("tenant = {} AND consumer = {} AND event_id = {}", literal(key.tenant()), literal(key.consumer()),
-                       literal(key.event_id()));
+    return fmt::format("tenant = {} AND consumer = {} AND event_id = {}", literal(key.tenant()),
+                       literal(key.consumer()), literal(key.event_id()));
   }
 
   void append_tenant(std::string& sql, const Key& key) const {
-    if (!tenant_setting_.empty()) sql += fmt::format("SET LOCAL {} = {}; ", tenant_setting_, literal(key.tenant()));
+    if (!tenant_setting_.empty())
+      sql += fmt::format("SET LOCAL {} = {}; ", tenant_setting_, literal(key.tenant()));
   }
 
   std::string keys_;

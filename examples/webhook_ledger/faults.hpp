@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// What goes wrong during a run, on purpose. All of it is drawn from the seed; when it meets what is up to the
+// machine.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "broker.hpp"
+#include "support/fault_proxy.hpp"
+#include "tables.hpp"
+
+namespace webhook_ledger {
+
+struct FaultCounts {
+  std::size_t connections_cut = 0;   ///< by the proxy, wherever they were
+  std::size_t answers_dropped = 0;   ///< of these, COMMITs that the server has done and the worker not heard of
+  std::size_t commits_swallowed = 0; ///< of these, COMMITs that never reached the server
+  std::size_t backends_terminated = 0;
+};
+
+/// A proxy between the workers and the server, and a hand that kills workers and their server processes.
+class Faults {
+ public:
+  Faults(std::uint64_t seed, std::size_t events, std::size_t messages) : random_{seed}, proxy_{socket_folder()} {
+    using idem::tests::Cut;
+    // COMMIT is where it hurts: about one of four events meets a fault there.
+    for (std::size_t i = 0; i < std::max<std::size_t>(6, events / 4); ++i) {
+      const Cut cut = i % 3 == 2 ? Cut::before_server : i % 3 == 1 ? Cut::answer_unawaited : Cut::answer;
+      proxy_.arm({.cut = cut, .word = "COMMIT", .nth = between(1, 4)});
+    }
+    // And anywhere else, in a thousand exchanges or connections.
+    proxy_.arm_plan({.seed = seed, .before_server = 5, .inside = 2, .answer_unawaited = 4, .answer = 5,
+                     .inside_answer = 4, .refuse = 20});
+    const std::size_t blows = std::clamp<std::size_t>(messages / 40, 4, 12);
+    for (std::size_t i = 0; i < blows; ++i) {
+      for (const Deed deed : {Deed::kill_a_worker, Deed::terminate_a_backend})
+        blows_.push_back({deed, between(1, messages * 9 / 10), std::chrono::microseconds{between(0, 4000)}});
+    }
+  }
+
+  /// Where the workers connect to.
+  [[nodiscard]] std::string where() const { return proxy_.dsn(); }
+
+  /// Does what is due by now.
+  void meddle(Broker& broker, Tables& tables) {
+    for (Blow& blow : blows_) {
+      if (broker.counts().settled < blow.after) continue;
+      if (blow.due == Clock::time_point{}) blow.due = Clock::now() + blow.and_then;
+      if (Clock::now() < blow.due) continue;
+      if (blow.deed == Deed::kill_a_worker) broker.kill_one();
+      if (blow.deed == Deed::terminate_a_backend && tables.terminate_a_backend()) ++terminated_;
+      blow.done = true;
+    }
+    std::erase_if(blows_, [](const Blow& blow) { return blow.done; });
+  }
+
+  [[nodiscard]] FaultCounts counts() const {
+    FaultCounts counts{.connections_cut = proxy_.fired(), .backends_terminated = terminated_};
+    for (const std::string& line : proxy_.log()) {
+      const auto seen = [&](std::string_view what) { return line.find(what) != std::string::npos; };
+      if (!seen("COMMIT")) continue;
+      if (seen("-> answer") || seen("-> inside_answer")) ++counts.answers_dropped;
+      if (seen("-> before_server") || line.substr(line.size() - 6) == "inside") ++counts.commits_swallowed;
+    }
+    return counts;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Deed { kill_a_worker, terminate_a_backend };
+  struct Blow {
+    Deed deed;
+    std::size_t after;  ///< so many messages settled
+    std::chrono::microseconds and_then;
+    Clock::time_point due{};
+    bool done = false;
+  };
+
+  [[nodiscard]] static std::string socket_folder() {
+    const char* host = std::getenv("PGHOST");
+    if (host == nullptr || *host != '/')
+      throw std::runtime_error{
+          "the faults need a server on a unix socket: set PGHOST to its socket's folder, or use --no-faults"};
+    return host;
+  }
+  [[nodiscard]] std::size_t between(std::size_t low, std::size_t high) {
+    return std::uniform_int_distribution<std::size_t>{low, high}(random_);
+  }
+
+  std::mt19937_64 random_;
+  std::vector<Blow> blows_;
+  std::size_t terminated_ = 0;
+  idem::tests::FaultProxy proxy_;
+};
+
+}  // namespace webhook_ledger
