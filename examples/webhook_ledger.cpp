@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
-// A webhook ledger. GitHub sends each delivery at least once; each must be entered in the ledger exactly once,
-// and counted once in a running total, whatever happens to the workers, their connections, or the server's
-// processes. What this program does about that is the first part below. The rest plays the world around it: a
-// broker that repeats itself, worker processes that are killed, a network that drops the answer to COMMIT; and at
-// the end it looks into the tables and counts.
+// A webhook ledger. GitHub sends each delivery at least once; each must be entered in the ledger exactly
+// once, and counted once in a running total, whatever happens to the workers, their connections, or the
+// server's processes. What this program does about that is the first part below. The rest plays the world
+// around it: a broker that repeats itself, worker processes that are killed, a network that drops the answer
+// to COMMIT; and at the end it looks into the tables and counts.
 
 #include <chrono>
 #include <exception>
@@ -34,7 +34,7 @@ namespace webhook_ledger {
 
 using namespace std::chrono_literals;
 
-// ---- The part that uses idem ---------------------------------------------------------------------------------
+// ---- The part that uses idem ----
 
 /// The message: one webhook delivery.
 struct Delivery {
@@ -54,23 +54,32 @@ void enter(pqxx::transaction_base& tx, const Delivery& d) {
   using idem::postgres::exec;
   exec(tx, "INSERT INTO ledger (hook_id, delivery_id, event, body) VALUES ($1, $2, $3, $4)",  //
        d.hook_id, d.delivery_id, d.event, d.body);
-  idem::postgres::require_rows(
-      1, exec(tx, "UPDATE total SET deliveries = deliveries + 1, bytes = bytes + $3 WHERE hook_id = $1 AND event = $2",
-              d.hook_id, d.event, d.body.size()));
+  const auto counted = exec(tx,
+                            "UPDATE total SET deliveries = deliveries + 1, bytes = bytes + $1 "
+                            "WHERE hook_id = $2 AND event = $3",
+                            d.body.size(), d.hook_id, d.event);
+  idem::postgres::require_rows(1, counted);
 }
 
+/// From a line of JSON; see "Input" below.
 Delivery delivery_from(std::string_view line, int received);
 
 /// A worker process: handles messages until the broker hangs up.
 void work_with_idem(const Fd& broker, const Options& options) {
-  idem::PostgresStore store{options.dsn, {.schema = "webhook_ledger", .max_connections = std::size_t(options.threads)}};
+  idem::PostgresStore store{options.dsn, {.schema = "webhook_ledger", .max_connections = options.threads}};
+
+  // A try that failed is repeated here, while we hold the message; after that the broker brings it again.
+  constexpr auto here = idem::ExponentialBackoff{5ms, 100ms} | idem::FullJitter{} | idem::MaxAttempts{4};
+  constexpr auto later = idem::Redeliver{idem::ExponentialBackoff{50ms, 1s} | idem::EqualJitter{}};
+  const idem::ConsumerOptions patience{.wait_limit = 1s};  // for a copy that another worker has in hand
 
   const idem::IdempotentConsumer ledger{
-      "webhook-ledger.v1", store,
+      "webhook-ledger.v1",
+      store,  //
       [](idem::postgres::Transaction& tx, const Delivery& d) { enter(tx, d); },
-      idem::ConsumerOptions{.wait_limit = 1s},                                           // for a twin at work
-      idem::ExponentialBackoff{5ms, 100ms} | idem::FullJitter{} | idem::MaxAttempts{4},  // while we hold the message
-      idem::Redeliver{idem::ExponentialBackoff{50ms, 1s} | idem::EqualJitter{}}};        // afterwards
+      here,
+      later,
+      patience};
 
   serve(broker, options.threads, [&](Message& message) {
     const auto outcome = ledger(delivery_from(message.text(), message.received()));
@@ -85,7 +94,7 @@ void work_with_idem(const Fd& broker, const Options& options) {
   });
 }
 
-// ---- The same without it, as people write it: see naive.hpp ---------------------------------------------------
+// ---- The same without it, as people write it: see naive.hpp ----
 
 void work_naively(const Fd& broker, const Options& options) {
   const bool mark_first = options.worker_for == "mark_then_work";
@@ -101,7 +110,7 @@ void work_naively(const Fd& broker, const Options& options) {
   });
 }
 
-// ---- Input ----------------------------------------------------------------------------------------------------
+// ---- Input ----
 
 /// Throws: UsageError, without the line's number.
 Delivery delivery_from(std::string_view line, int received) {
@@ -109,43 +118,54 @@ Delivery delivery_from(std::string_view line, int received) {
     const auto found = object.find(name);
     if (found == object.end() || !found->is_string() || found->get_ref<const std::string&>().empty())
       throw UsageError{fmt::format("there is no text \"{}\"", name)};
-    return found->get<std::string>();
+    auto value = found->get<std::string>();
+    if (value.find('\0') != std::string::npos)
+      throw UsageError{fmt::format("\"{}\" holds a NUL character, which PostgreSQL text cannot", name)};
+    return value;
   };
   const auto json = nlohmann::json::parse(line, nullptr, false);
   if (json.is_discarded()) throw UsageError{"this is not JSON"};
   if (!json.is_object() || !json.contains("headers") || !json["headers"].is_object())
     throw UsageError{"there is no object \"headers\""};
   const auto& headers = json["headers"];
-  return {text(headers, "X-GitHub-Hook-ID"), text(headers, "X-GitHub-Delivery"), text(headers, "X-GitHub-Event"),
-          text(json, "body"), received};
+  return {text(headers, "X-GitHub-Hook-ID"), text(headers, "X-GitHub-Delivery"),
+          text(headers, "X-GitHub-Event"), text(json, "body"), received};
 }
 
-/// The lines of the input, each of them good.
-std::vector<std::string> read_lines(const std::string& path) {
+struct Input {
+  std::vector<std::string> lines = {};
+  std::vector<Delivery> deliveries = {};  // the same, parsed
+};
+
+/// Throws: UsageError, if there is anything wrong with any line.
+Input read_input(const std::string& path) {
   std::ifstream file{path};
   if (!file) throw UsageError{fmt::format("{} cannot be read", path)};
-  std::vector<std::string> lines;
+  Input input;
   std::map<std::string, std::pair<std::size_t, std::string>> seen;  // event id → line, body
   std::size_t number = 0;
   for (std::string line; std::getline(file, line);) {
     ++number;
     try {
       if (line.size() > longest_text)
-        throw UsageError{fmt::format("it is longer than the {} bytes this example's broker carries", longest_text)};
-      const Delivery d = delivery_from(line, 1);
+        throw UsageError{
+            fmt::format("it is longer than the {} bytes this example's broker carries", longest_text)};
+      const Delivery& d = input.deliveries.emplace_back(delivery_from(line, 1));
       const auto [first, is_new] = seen.try_emplace(event_of(d).id, number, d.body);
       if (!is_new && first->second.second != d.body)
-        throw UsageError{fmt::format("line {} has the same hook and delivery id, and another body", first->second.first)};
+        throw UsageError{
+            fmt::format("line {} has the same hook and delivery id, and another body", first->second.first)};
     } catch (const UsageError& e) {
       throw UsageError{fmt::format("{}, line {}: {}", path, number, e.what())};
     }
-    lines.push_back(line);
+    input.lines.push_back(line);
   }
-  if (lines.empty()) throw UsageError{fmt::format("{} is empty: it should hold one delivery a line", path)};
-  return lines;
+  if (input.lines.empty())
+    throw UsageError{fmt::format("{} is empty: it should hold one delivery a line", path)};
+  return input;
 }
 
-// ---- One run under load, and what came of it ------------------------------------------------------------------
+// ---- One run under load, and what came of it ----
 
 struct Result {
   std::string name;
@@ -155,15 +175,12 @@ struct Result {
 };
 
 /// `consumer` is also the name of its schema.
-Result run(std::string_view name, const std::string& consumer, const std::vector<std::string>& lines,
-           const Options& options, Broker::Clock::time_point deadline) {
+Result run(std::string_view name, const std::string& consumer, const Input& input, const Options& options,
+           Broker::Clock::time_point deadline) {
   const std::string worker_name = fmt::format("{}_worker_{}", consumer, ::getpid());
   Tables tables{consumer, worker_name};
   tables.create();
-  for (const std::string& line : lines) {
-    const Delivery d = delivery_from(line, 1);
-    tables.expect(d.hook_id, d.delivery_id, d.event);
-  }
+  tables.expect(input.deliveries);
   idem::PostgresStore{"", {.schema = consumer}}.create_schema();
 
   Result result{.name = std::string{name}};
@@ -171,12 +188,13 @@ Result run(std::string_view name, const std::string& consumer, const std::vector
     const Interruptible interruptible;
     std::mt19937_64 random{options.seed};
     std::optional<Faults> faults;
-    if (options.faults == Faulty::yes) faults.emplace(options.seed, lines.size(), lines.size() * 5 / 2);
+    if (options.faults == Faulty::yes) faults.emplace(options.seed, input.lines.size());
     const std::string dsn = dsn_for(faults ? faults->where() : "", consumer, worker_name);
-    Broker broker{lines,
-                  {.worker_arguments = {"--worker-for", consumer, "--dsn", dsn, "--threads", std::to_string(options.threads)},
-                   .workers = std::size_t(options.workers),
-                   .in_hand = std::size_t(options.threads),
+    Broker broker{input.lines,
+                  {.worker_arguments = {"--worker-for", consumer, "--dsn", dsn, "--threads",
+                                        std::to_string(options.threads)},
+                   .workers = options.workers,
+                   .in_hand = options.threads,
                    .deadline = deadline,
                    .on_dead_letter =
                        [&](const std::string& line, std::string_view reason) {
@@ -197,25 +215,29 @@ Result run(std::string_view name, const std::string& consumer, const std::vector
   return result;
 }
 
-void print_result(const Result& result, std::size_t lines, Faulty faulty) {
+void print_result(const Result& result, std::size_t deliveries, Faulty faulty) {
   const auto& [name, broker, faults, truth] = result;
   fmt::print("\n{}\n", name);
-  print_row("messages", broker.messages, fmt::format("broker: {} deliveries, each sent 1 to 4 times", lines));
+  print_row("messages", broker.messages,
+            fmt::format("broker: {} deliveries, each sent 1 to 4 times", deliveries));
   print_row("handed out", broker.handed_out, "broker: again when given back, or when the worker died");
   print_row("duplicates answered", broker.duplicates, "broker: acknowledged without a new effect");
-  print_row("dead letters", broker.dead_letters, "broker");
+  print_row("given back", broker.given_back, "broker: to be redelivered later");
+  print_row("dead letters", broker.dead_letters, "broker: the table dead_letter says why");
   if (faulty == Faulty::yes) {
     print_row("workers killed", broker.workers_killed, "broker");
     print_row("connections cut", faults.connections_cut, "proxy");
     print_row("  answer to COMMIT dropped", faults.answers_dropped, "proxy");
     print_row("  COMMIT never arrived", faults.commits_swallowed, "proxy");
-    print_row("backends terminated", faults.backends_terminated, "database: pg_terminate_backend");
+    print_row("backends terminated", faults.backends_terminated, "broker: by pg_terminate_backend");
     print_row("doubts resolved", broker.doubts_resolved, "broker: as workers told it that lived to tell");
   }
   print_row("distinct events", truth.events, "database");
   print_row("effects committed", truth.effects, "database: rows in the ledger");
-  print_row("lost", truth.lost, fmt::format("database: events without a row; by the running totals {}", truth.totals_low));
-  print_row("doubled", truth.doubled, fmt::format("database: rows too many; by the running totals {}", truth.totals_high));
+  print_row("lost", truth.lost,
+            fmt::format("database: events without a row; by the running totals {}", truth.totals_low));
+  print_row("doubled", truth.doubled,
+            fmt::format("database: rows too many; by the running totals {}", truth.totals_high));
 }
 
 void print_comparison(const std::vector<Result>& results) {
@@ -227,17 +249,18 @@ void print_comparison(const std::vector<Result>& results) {
 /// Whether the ledger is as it should be.
 bool run_all(const Options& options) {
   const std::string path = options.input.empty() ? IDEM_EXAMPLE_DATA "/deliveries.jsonl" : options.input;
-  const std::vector<std::string> lines = read_lines(path);
+  const Input input = read_input(path);
   const auto deadline = Broker::Clock::now() + 90s;
-  fmt::print("webhook_ledger: {} deliveries, {} workers of {} threads, --seed {}\n", lines.size(), options.workers,
-             options.threads, options.seed);
-  const Result with_idem = run("idem", "webhook_ledger", lines, options, deadline);
-  print_result(with_idem, lines.size(), options.faults);
+  fmt::print("webhook_ledger: {} deliveries, {} workers of {} threads, --seed {}\n", input.lines.size(),
+             options.workers, options.threads, options.seed);
+  std::fflush(stdout);
+  const Result with_idem = run("idem", "webhook_ledger", input, options, deadline);
+  print_result(with_idem, input.lines.size(), options.faults);
   if (options.runs_naive()) {
     fmt::print("\n");
     std::vector<Result> results;
-    results.push_back(run("mark, then work", "mark_then_work", lines, options, deadline));
-    results.push_back(run("work, then mark", "work_then_mark", lines, options, deadline));
+    results.push_back(run("mark, then work", "mark_then_work", input, options, deadline));
+    results.push_back(run("work, then mark", "work_then_mark", input, options, deadline));
     results.push_back(with_idem);
     print_comparison(results);
   }
@@ -256,7 +279,8 @@ int main(int argc, char** argv) {
     }
     if (!options.worker_for.empty()) {
       const Fd broker{broker_descriptor};
-      options.worker_for == "webhook_ledger" ? work_with_idem(broker, options) : work_naively(broker, options);
+      options.worker_for == "webhook_ledger" ? work_with_idem(broker, options)
+                                             : work_naively(broker, options);
       return 0;
     }
     std::signal(SIGPIPE, SIG_IGN);

@@ -29,11 +29,11 @@ namespace webhook_ledger {
 
 /// What the broker saw. What a worker did and was killed before it could tell is not in here.
 struct BrokerCounts {
-  std::size_t messages = 0;     ///< every delivery once for each time its sender sent it
-  std::size_t handed_out = 0;   ///< messages, and again those given back or lost with a worker
-  std::size_t settled = 0;      ///< acknowledged or dead-lettered
-  std::size_t duplicates = 0;   ///< acknowledged, without a new effect
-  std::size_t given_back = 0;   ///< "redeliver"
+  std::size_t messages = 0;    ///< every delivery once for each time its sender sent it
+  std::size_t handed_out = 0;  ///< messages, and again those given back or lost with a worker
+  std::size_t settled = 0;     ///< acknowledged or dead-lettered
+  std::size_t duplicates = 0;  ///< acknowledged, without a new effect
+  std::size_t given_back = 0;  ///< "redeliver"
   std::size_t dead_letters = 0;
   std::size_t doubts_resolved = 0;
   std::size_t workers_killed = 0;
@@ -71,7 +71,8 @@ class Broker {
   void run(const std::function<void()>& each_turn) {
     while (counts_.settled < messages_.size()) {
       if (Clock::now() > settings_.deadline)
-        throw std::runtime_error{fmt::format("time is up with {} of {} messages settled", counts_.settled, messages_.size())};
+        throw std::runtime_error{
+            fmt::format("time is up with {} of {} messages settled", counts_.settled, messages_.size())};
       while (workers_.size() < settings_.workers) workers_.emplace_back(settings_.worker_arguments);
       hand_out();
       listen();

@@ -22,29 +22,34 @@
 namespace webhook_ledger {
 
 struct FaultCounts {
-  std::size_t connections_cut = 0;   ///< by the proxy, wherever they were
-  std::size_t answers_dropped = 0;   ///< of these, COMMITs that the server has done and the worker not heard of
-  std::size_t commits_swallowed = 0; ///< of these, COMMITs that never reached the server
+  std::size_t connections_cut = 0;  ///< by the proxy, wherever they were
+  std::size_t answers_dropped = 0;  ///< of these, COMMITs that the server has had and the worker not heard of
+  std::size_t commits_swallowed = 0;  ///< of these, COMMITs that never reached the server
   std::size_t backends_terminated = 0;
 };
 
 /// A proxy between the workers and the server, and a hand that kills workers and their server processes.
 class Faults {
  public:
-  Faults(std::uint64_t seed, std::size_t events, std::size_t messages) : random_{seed}, proxy_{socket_folder()} {
+  Faults(std::uint64_t seed, std::size_t deliveries) : random_{seed}, proxy_{socket_folder()} {
     using idem::tests::Cut;
-    // COMMIT is where it hurts: about one of four events meets a fault there.
-    for (std::size_t i = 0; i < std::max<std::size_t>(6, events / 4); ++i) {
+    // COMMIT is where it hurts: about one of four deliveries meets a fault there.
+    for (std::size_t i = 0; i < std::max<std::size_t>(6, deliveries / 4); ++i) {
       const Cut cut = i % 3 == 2 ? Cut::before_server : i % 3 == 1 ? Cut::answer_unawaited : Cut::answer;
       proxy_.arm({.cut = cut, .word = "COMMIT", .nth = between(1, 4)});
     }
     // And anywhere else, in a thousand exchanges or connections.
-    proxy_.arm_plan({.seed = seed, .before_server = 5, .inside = 2, .answer_unawaited = 4, .answer = 5,
-                     .inside_answer = 4, .refuse = 20});
-    const std::size_t blows = std::clamp<std::size_t>(messages / 40, 4, 12);
+    proxy_.arm_plan({.seed = seed,
+                     .before_server = 5,
+                     .inside = 2,
+                     .answer_unawaited = 4,
+                     .answer = 5,
+                     .inside_answer = 4,
+                     .refuse = 20});
+    const std::size_t blows = std::clamp<std::size_t>(deliveries / 20, 4, 12);
     for (std::size_t i = 0; i < blows; ++i) {
       for (const Deed deed : {Deed::kill_a_worker, Deed::terminate_a_backend})
-        blows_.push_back({deed, between(1, messages * 9 / 10), std::chrono::microseconds{between(0, 4000)}});
+        blows_.push_back({deed, between(1, deliveries * 2), std::chrono::microseconds{between(0, 4000)}});
     }
   }
 

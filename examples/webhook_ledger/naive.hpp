@@ -43,7 +43,8 @@ enum class Answer { done, duplicate, failed };
 /// "First say that it is mine, then nobody else does it."
 ///
 /// Loses the effect when the process dies in between, or when the answer to the first COMMIT is lost: the
-/// retry then finds its own mark and takes it for somebody else's. Doubles it when the answer to the second is.
+/// retry then finds its own mark and takes it for somebody else's. Doubles it when the answer to the second
+/// is.
 [[nodiscard]] inline Answer mark_then_work(const std::string& dsn, const std::string& id, const Step& work) {
   bool is_new = false;
   const bool marked = commit_with_retries(dsn, [&](pqxx::transaction_base& tx) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <random>
 #include <stdexcept>
@@ -33,8 +34,8 @@ enum class Naive { as_faulty, yes, no };
 
 struct Options {
   std::string input = {};  ///< empty: the bundled one
-  int workers = 3;
-  int threads = 3;
+  std::size_t workers = 3;
+  std::size_t threads = 3;
   std::uint64_t seed = std::random_device{}();
   Faulty faults = Faulty::yes;
   Naive naive = Naive::as_faulty;
@@ -65,19 +66,30 @@ template <class Number>
       if (i + 1 == argc) throw UsageError{fmt::format("{} needs a value", word)};
       return argv[++i];
     };
-    if (word == "--workers") options.workers = number_in(word, value(), 1, 32);
-    else if (word == "--threads") options.threads = number_in(word, value(), 1, 32);
-    else if (word == "--seed") options.seed = number_in<std::uint64_t>(word, value(), 0, UINT64_MAX);
-    else if (word == "--faults") options.faults = Faulty::yes;
-    else if (word == "--no-faults") options.faults = Faulty::no;
-    else if (word == "--naive") options.naive = Naive::yes;
-    else if (word == "--no-naive") options.naive = Naive::no;
-    else if (word == "--help" || word == "-h") options.help = true;
-    else if (word == "--worker-for") options.worker_for = value();
-    else if (word == "--dsn") options.dsn = value();
+    if (word == "--workers")
+      options.workers = number_in<std::size_t>(word, value(), 1, 32);
+    else if (word == "--threads")
+      options.threads = number_in<std::size_t>(word, value(), 1, 32);
+    else if (word == "--seed")
+      options.seed = number_in<std::uint64_t>(word, value(), 0, UINT64_MAX);
+    else if (word == "--faults")
+      options.faults = Faulty::yes;
+    else if (word == "--no-faults")
+      options.faults = Faulty::no;
+    else if (word == "--naive")
+      options.naive = Naive::yes;
+    else if (word == "--no-naive")
+      options.naive = Naive::no;
+    else if (word == "--help" || word == "-h")
+      options.help = true;
+    else if (word == "--worker-for")
+      options.worker_for = value();
+    else if (word == "--dsn")
+      options.dsn = value();
     else if (word.substr(0, 1) == "-" || !options.input.empty())
       throw UsageError{fmt::format("\"{}\" is not understood\n{}", word, usage)};
-    else options.input = word;
+    else
+      options.input = word;
   }
   return options;
 }

@@ -39,7 +39,7 @@ class Process {
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
 
-    // posix_spawn, not fork: this process has threads.
+    // posix_spawn, not fork: this process has threads. A process group of its own: Ctrl-C is ours to handle.
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     sigset_t none;
@@ -47,7 +47,7 @@ class Process {
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), broker_descriptor);
     ::posix_spawnattr_init(&attributes);
-    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
     ::posix_spawnattr_setsigmask(&attributes, &none);
     const int error = ::posix_spawn(&pid_, "/proc/self/exe", &actions, &attributes, argv.data(), environ);
     ::posix_spawnattr_destroy(&attributes);
@@ -108,7 +108,8 @@ class Interruptible {
   /// Throws: Interrupted.
   void check() const {
     signalfd_siginfo info;
-    if (::read(noticed_.get(), &info, sizeof info) == sizeof info) throw Interrupted{static_cast<int>(info.ssi_signo)};
+    if (::read(noticed_.get(), &info, sizeof info) == sizeof info)
+      throw Interrupted{static_cast<int>(info.ssi_signo)};
   }
 
  private:

@@ -26,8 +26,9 @@ class Progress {
     if (terminal_ ? !last && now < next_ : quarter == shown_) return;
     shown_ = quarter;
     next_ = now + std::chrono::milliseconds{100};
-    fmt::print("{}  {:<15} {:>5} of {} messages settled, {} handed out, {} workers killed{}", terminal_ ? "\r" : "", what_,
-               counts.settled, counts.messages, counts.handed_out, counts.workers_killed, terminal_ && !last ? "" : "\n");
+    fmt::print("{}  {:<15} {:>5} of {} messages settled, {} handed out, {} workers killed{}",
+               terminal_ ? "\r" : "", what_, counts.settled, counts.messages, counts.handed_out,
+               counts.workers_killed, terminal_ && !last ? "" : "\n");
     std::fflush(stdout);
   }
 

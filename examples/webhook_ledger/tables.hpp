@@ -10,14 +10,14 @@
 
 #include <fmt/core.h>
 #include <pqxx/pqxx>
-#include <unistd.h>
 
 #include <idem/postgres/exec.hpp>
 
 namespace webhook_ledger {
 
 /// `where`: the host part of a connection string, empty for what PGHOST and the like say.
-[[nodiscard]] inline std::string dsn_for(std::string_view where, std::string_view schema, std::string_view program) {
+[[nodiscard]] inline std::string dsn_for(std::string_view where, std::string_view schema,
+                                         std::string_view program) {
   return fmt::format(
       "{} application_name={} client_encoding=UTF8 options='-c search_path={} -c statement_timeout=20s "
       "-c client_min_messages=warning'",
@@ -26,10 +26,10 @@ namespace webhook_ledger {
 
 /// What the tables say at the end.
 struct Truth {
-  std::size_t events = 0;    ///< distinct, those in dead letters excluded
-  std::size_t effects = 0;   ///< rows in the ledger
-  std::size_t lost = 0;      ///< events without a row
-  std::size_t doubled = 0;   ///< rows too many
+  std::size_t events = 0;                       ///< distinct, those in dead letters excluded
+  std::size_t effects = 0;                      ///< rows in the ledger
+  std::size_t lost = 0;                         ///< events without a row
+  std::size_t doubled = 0;                      ///< rows too many
   std::size_t totals_low = 0, totals_high = 0;  ///< the same, as the running totals see it
   [[nodiscard]] bool exactly_once() const { return lost + doubled + totals_low + totals_high == 0; }
 };
@@ -70,11 +70,16 @@ class Tables {
     tx.commit();
   }
 
-  /// Says which event will come, and opens its running total.
-  void expect(const std::string& hook_id, const std::string& delivery_id, const std::string& event) {
+  /// Says which events will come, and opens their running totals.
+  template <class Deliveries>
+  void expect(const Deliveries& deliveries) {
+    using idem::postgres::exec;
     pqxx::work tx{connection_};
-    idem::postgres::exec(tx, "INSERT INTO expected VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", hook_id, delivery_id, event);
-    idem::postgres::exec(tx, "INSERT INTO total VALUES ($1, $2) ON CONFLICT DO NOTHING", hook_id, event);
+    for (const auto& d : deliveries) {
+      exec(tx, "INSERT INTO expected VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", d.hook_id, d.delivery_id,
+           d.event);
+      exec(tx, "INSERT INTO total VALUES ($1, $2) ON CONFLICT DO NOTHING", d.hook_id, d.event);
+    }
     tx.commit();
   }
 
@@ -90,7 +95,8 @@ class Tables {
     const auto rows = idem::postgres::exec(tx, R"(
       SELECT pg_terminate_backend(pid) FROM pg_stat_activity
       WHERE application_name = $1 AND datname = current_database()
-      ORDER BY state = 'idle', random() LIMIT 1)", worker_name_);
+      ORDER BY state = 'idle', random() LIMIT 1)",
+                                           worker_name_);
     return !rows.empty() && rows[0][0].as<bool>();
   }
 

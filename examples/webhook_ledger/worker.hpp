@@ -3,13 +3,13 @@
 
 // A worker process, as the transport sees it: threads that take messages and answer each of them.
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/core.h>
@@ -27,7 +27,9 @@ inline constexpr int worker_gave_up = 3;
 /// A message in a worker's hands.
 class Message {
  public:
-  Message(const Fd& socket, Post post) : socket_{socket}, post_{std::move(post)} { reply_.number = post_.number; }
+  Message(const Fd& socket, Post post) : socket_{socket}, post_{std::move(post)} {
+    reply_.number = post_.number;
+  }
 
   [[nodiscard]] const std::string& text() const noexcept { return post_.text; }
   /// 1 = first delivery.
@@ -61,7 +63,7 @@ class Message {
 
 /// Handles messages on so many threads until the broker hangs up. What `handle` throws ends the process.
 template <class Handle>
-void serve(const Fd& broker, int threads, const Handle& handle) {
+void serve(const Fd& broker, std::size_t threads, const Handle& handle) {
   const auto work = [&] {
     try {
       while (auto post = receive_post(broker)) {
@@ -75,7 +77,7 @@ void serve(const Fd& broker, int threads, const Handle& handle) {
     }
   };
   std::vector<std::thread> team;
-  for (int i = 0; i < threads; ++i) team.emplace_back(work);
+  for (std::size_t i = 0; i < threads; ++i) team.emplace_back(work);
   for (std::thread& thread : team) thread.join();
 }
 

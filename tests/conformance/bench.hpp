@@ -12,6 +12,9 @@
 //   std::int64_t seen(Transaction&)  the sum as this transaction sees it
 //   std::int64_t sum()               the sum that is committed
 //   std::size_t keys()               how many keys are committed
+//   void until_waited_for(store)     returns when a call waits for a key that is held through that store, as far
+//                                    as this can be seen from outside
+//   static constexpr bool runs_at_once   handlers of different events run at once
 
 #include <chrono>
 #include <cstdint>

@@ -58,15 +58,14 @@ class Holder {
 
 /// Shows something with the event held on the same store, and again held on the rival one.
 template <class Bench>
-void for_each_holder(const std::function<void(Bench&, typename Bench::Store&)>& show) {
+void for_each_holder(Bench& bench, const std::function<void(Bench&, typename Bench::Store&)>& show) {
   {
     INFO("held through the same store");
-    Bench bench;
     show(bench, bench.store);
   }
   INFO("held through a store of another process");
-  Bench bench;
-  show(bench, bench.rival());
+  Bench fresh;
+  show(fresh, fresh.rival());
 }
 
 template <class Bench>
@@ -109,8 +108,8 @@ template <class Bench>
          CHECK(bench.keys() == 1);
        }},
       {"a call that waits for a holder that commits is a duplicate",
-       [](Bench&) {
-         for_each_holder<Bench>([](Bench& bench, typename Bench::Store& store) {
+       [](Bench& given) {
+         for_each_holder<Bench>(given, [](Bench& bench, typename Bench::Store& store) {
            int starts = 0;
            Holder<Bench> holder{bench, store};
            const IdempotentConsumer pay{"pay.v1", bench.store, paying(bench, starts)};
@@ -120,7 +119,7 @@ template <class Bench>
              return pay(Payment{});
            });
            calling.wait();
-           bench.until_waited_for();
+           bench.until_waited_for(store);
            CHECK(holder.end(End::commit).status == Status::applied);
            check_outcome(waiting.get(), Status::duplicate, Action::acknowledge, 0);
            CHECK(starts == 0);
@@ -128,26 +127,26 @@ template <class Bench>
          });
        }},
       {"a call that waits for a holder that commits something else is a mismatch",
-       [](Bench&) {
-         for_each_holder<Bench>([](Bench& bench, typename Bench::Store& store) {
+       [](Bench& given) {
+         for_each_holder<Bench>(given, [](Bench& bench, typename Bench::Store& store) {
            int starts = 0;
            Holder<Bench> holder{bench, store};
            const IdempotentConsumer pay{"pay.v1", bench.store, paying(bench, starts)};
            auto waiting = std::async(std::launch::async, [&] { return pay(Payment{.amount = 99}); });
-           bench.until_waited_for();
+           bench.until_waited_for(store);
            CHECK(holder.end(End::commit).status == Status::applied);
            check_outcome(waiting.get(), Status::mismatch, Action::dead_letter, 0);
            CHECK(bench.sum() == 1);
          });
        }},
       {"a call that waits for a holder that rolls back takes over",
-       [](Bench&) {
-         for_each_holder<Bench>([](Bench& bench, typename Bench::Store& store) {
+       [](Bench& given) {
+         for_each_holder<Bench>(given, [](Bench& bench, typename Bench::Store& store) {
            int starts = 0;
            Holder<Bench> holder{bench, store};
            const IdempotentConsumer pay{"pay.v1", bench.store, paying(bench, starts)};
            auto waiting = std::async(std::launch::async, [&] { return pay(Payment{}); });
-           bench.until_waited_for();
+           bench.until_waited_for(store);
            CHECK(holder.end(End::roll_back).status == Status::rejected);
            check_outcome(waiting.get(), Status::applied, Action::acknowledge, 1);
            CHECK(starts == 1);
@@ -155,8 +154,8 @@ template <class Bench>
          });
        }},
       {"of three that wait for a holder that rolls back, one takes over",
-       [](Bench&) {
-         for_each_holder<Bench>([](Bench& bench, typename Bench::Store& store) {
+       [](Bench& given) {
+         for_each_holder<Bench>(given, [](Bench& bench, typename Bench::Store& store) {
            std::atomic<int> starts = 0;
            Holder<Bench> holder{bench, store};
            const auto handler = [&](TransactionOn<Bench>& tx, const Payment& p) {
@@ -169,7 +168,7 @@ template <class Bench>
            waiting.push_back(std::async(std::launch::async, [&] { return one(Payment{}); }));
            waiting.push_back(std::async(std::launch::async, [&] { return one(Payment{}); }));
            waiting.push_back(std::async(std::launch::async, [&] { return other(Payment{}); }));
-           bench.until_waited_for();
+           bench.until_waited_for(store);
            CHECK(holder.end(End::roll_back).status == Status::rejected);
            int applied = 0;
            for (auto& one_waiting : waiting) {
@@ -183,8 +182,8 @@ template <class Bench>
          });
        }},
       {"a holder that outlasts the wait leaves the event in progress, to be brought back no sooner than that",
-       [](Bench&) {
-         for_each_holder<Bench>([](Bench& bench, typename Bench::Store& store) {
+       [](Bench& given) {
+         for_each_holder<Bench>(given, [](Bench& bench, typename Bench::Store& store) {
            int starts = 0;
            Holder<Bench> holder{bench, store};
            const IdempotentConsumer pay{"pay.v1", bench.store, paying(bench, starts),
@@ -214,8 +213,8 @@ template <class Bench>
          CHECK(outcome.redeliver_after == 1min);
        }},
       {"a consumer that defers to a holder does not wait",
-       [](Bench&) {
-         for_each_holder<Bench>([](Bench& bench, typename Bench::Store& store) {
+       [](Bench& given) {
+         for_each_holder<Bench>(given, [](Bench& bench, typename Bench::Store& store) {
            int starts = 0;
            Holder<Bench> holder{bench, store};
            const IdempotentConsumer pay{"pay.v1", bench.store, paying(bench, starts),

@@ -97,8 +97,9 @@ template <class Bench>
              "pay.v1", bench.store, failing(bench, starts, [](int) { throw TransientError{"bank is down"}; }),
              ConstantBackoff{10ms} | NoJitter{} | MaxAttempts{3}, Redeliver{Intervals{1min, 5min, 30min} | NoJitter{}},
              time.runtime()};
-         for (const auto& [delivery, delay] : {std::pair{1, 1min}, {2, 5min}, {3, 30min}}) {
-           CAPTURE(delivery);
+         const std::vector<std::pair<std::int64_t, Duration>> expected{{1, 1min}, {2, 5min}, {3, 30min}};
+         for (const auto& [delivery, delay] : expected) {
+           INFO("delivery " << delivery);
            const auto outcome = pay(Payment{.delivery = delivery});
            check_outcome(outcome, Status::deferred, Action::redeliver, 3);
            CHECK(outcome.redeliver_after == delay);
