@@ -34,6 +34,10 @@ struct Claim {
   Concurrent on_concurrent = Concurrent::wait;
   /// How long to wait for another holder of the key, and for a connection.
   Duration wait_limit = std::chrono::seconds{5};
+  /// How long the key counts from its commit; nullopt: for ever. By the store's clock.
+  std::optional<Duration> window = {};
+  /// When the event happened; older than the window, a key that is not there may have been forgotten.
+  std::optional<std::chrono::system_clock::time_point> occurred_at = {};
   /// The token of an earlier attempt whose COMMIT is in doubt; this claim is made to find out.
   std::optional<ClaimToken> doubted = {};
   /// Ends waiting early.
@@ -79,6 +83,14 @@ struct Found {
 /// Another open transaction held the key for the whole wait.
 struct Busy {};
 
+/// A live lease holds the key; for so much longer, by the store's clock. nullopt: until its owner is done.
+struct Leased {
+  std::optional<Duration> rest = {};
+};
+
+/// The key is free, and the event older than the window in which it would have been remembered.
+struct BeyondWindow {};
+
 /// The COMMIT was sent and its answer lost: the effect may or may not be there. Claim again with
 /// `doubted = token` to find out.
 struct InDoubt {
@@ -101,7 +113,7 @@ struct Failed {
 };
 
 /// What one `apply` did.
-using Applied = std::variant<Committed, Found, Busy, InDoubt, Failed>;
+using Applied = std::variant<Committed, Found, Busy, Leased, BeyondWindow, InDoubt, Failed>;
 
 /// A store whose own transaction holds both the key and the handler's effect.
 ///
@@ -111,8 +123,7 @@ using Applied = std::variant<Committed, Found, Busy, InDoubt, Failed>;
 /// * A key that a committed row holds is `Found`, with that row's token, fingerprint and value; the effect is
 ///   not run and nothing is written.
 /// * The effect is run at most once, in a transaction that no earlier attempt touched; whatever it throws
-/// rolls
-///   the transaction back and is answered as `Failed`, but for ConfigurationError, which is let out.
+///   rolls the transaction back and is answered as `Failed`, but for ConfigurationError, which is let out.
 /// * `Committed` is answered only for a confirmed commit; a commit whose answer is lost is `InDoubt`.
 /// * What says that the set-up is wrong, not the message, is thrown as ConfigurationError.
 /// * It may be called from many threads at once.

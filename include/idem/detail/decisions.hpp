@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include <fmt/core.h>
+
+#include <idem/error.hpp>
+#include <idem/event.hpp>
+#include <idem/observer.hpp>
+#include <idem/options.hpp>
+#include <idem/outcome.hpp>
+#include <idem/retry.hpp>
+#include <idem/runtime.hpp>
+#include <idem/store.hpp>
+
+namespace idem::detail {
+
+/// What a delivery came to, without the handler's value.
+struct Conclusion {
+  Status status = Status::deferred;
+  Action action = Action::redeliver;
+  Duration redeliver_after{};
+  bool resolved_in_doubt = false;
+  StoredValue stored = {};  ///< a duplicate's
+  std::optional<Failure> failure = {};
+};
+
+/// Whether a COMMIT in doubt was cleared up.
+enum class Resolved { no, yes };
+
+/// One engine for all threads of a consumer.
+class SharedEngine {
+ public:
+  explicit SharedEngine(std::function<std::uint64_t()> engine) : engine_{std::move(engine)} {}
+  std::uint64_t operator()() {
+    const std::lock_guard lock{mutex_};
+    return engine_();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::function<std::uint64_t()> engine_;
+};
+
+/// What a consumer's deliveries have in common.
+template <class Policy, class RedeliverPolicy, class Observer>
+struct DeliveryTerms {
+  const ConsumerOptions& options;
+  const Policy& policy;
+  const RedeliverPolicy& redeliver;
+  Observer& observer;
+  const Runtime& runtime;
+  SharedEngine& engine;
+};
+
+// clang 14 deduces no aggregates.
+template <class Policy, class RedeliverPolicy, class Observer>
+DeliveryTerms(const ConsumerOptions&, const Policy&, const RedeliverPolicy&, Observer&, const Runtime&,
+              SharedEngine&) -> DeliveryTerms<Policy, RedeliverPolicy, Observer>;
+
+/// What one call knows, and what it may come to: the part of the way that is the same in every mode.
+template <class Terms>
+class Decisions {
+ public:
+  Decisions(const Terms& terms, const Key& key, const Event& event, const std::stop_token& stop)
+      : terms_{terms},
+        key_{key},
+        event_{event},
+        stop_{stop},
+        loop_{terms.policy},
+        began_{watched ? now() : TimePoint{}} {}
+
+  [[nodiscard]] std::uint32_t attempts() const noexcept { return attempts_; }
+
+  void tell_value_not_decoded() const noexcept {
+    tell({.what = Observed::value_not_decoded, .key = key_, .event = event_});
+  }
+
+ protected:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  static constexpr bool watched =
+      !std::is_same_v<std::remove_cvref_t<decltype(std::declval<Terms&>().observer)>, NoObserver>;
+
+  [[nodiscard]] Claim claim() const {
+    return {.key = key_,
+            .fingerprint = event_.fingerprint,
+            .on_concurrent = terms_.options.on_concurrent,
+            .wait_limit = terms_.options.wait_limit,
+            .window = terms_.options.window,
+            .occurred_at = event_.occurred_at,
+            .stop = stop_};
+  }
+
+  /// What a store should not throw is its own fault, and must not end the worker.
+  template <class Verb>
+  [[nodiscard]] static auto ask_store(Verb verb) -> decltype(verb()) {
+    try {
+      return verb();
+    } catch (const ConfigurationError&) {
+      throw;
+    } catch (const std::exception& e) {
+      return Failed{.failure = {ErrorClass::transient, {}, e.what()}, .fault = Fault::store};
+    }
+  }
+
+  [[nodiscard]] bool decided() const noexcept { return conclusion_.has_value(); }
+
+  [[nodiscard]] Conclusion end(Resolved resolved) {
+    conclusion_->resolved_in_doubt = resolved == Resolved::yes;
+    tell({.what = Observed::decided,
+          .key = key_,
+          .event = event_,
+          .failure = conclusion_->failure ? &*conclusion_->failure : nullptr,
+          .delay = conclusion_->redeliver_after,
+          .elapsed = watched ? now() - began_ : Duration{},
+          .status = conclusion_->status,
+          .action = conclusion_->action,
+          .resolved_in_doubt = conclusion_->resolved_in_doubt});
+    return *std::move(conclusion_);
+  }
+
+  void applied() {
+    loop_.succeeded();
+    conclude({.status = Status::applied, .action = Action::acknowledge});
+  }
+
+  /// A committed row holds the key.
+  void found(Found row) {
+    if (comparable(row.fingerprint, event_.fingerprint)) {
+      if (row.fingerprint != event_.fingerprint) return mismatch(row.fingerprint);
+    } else {
+      tell({.what = Observed::fingerprint_not_compared, .key = key_, .event = event_});
+    }
+    conclude({.status = Status::duplicate, .action = Action::acknowledge, .stored = std::move(row.value)});
+  }
+
+  void busy() {
+    if (stop_.stop_requested()) return cancel();
+    in_progress({ErrorClass::transient, "55P03", "another delivery of this event is at work"},
+                terms_.options.wait_limit);
+  }
+
+  void leased(const Leased& lease) {
+    in_progress({ErrorClass::transient, {}, "another delivery of this event is at work, and holds a lease"},
+                lease.rest);
+  }
+
+  void beyond_window() {
+    reject({ErrorClass::permanent, std::string{code::beyond_window},
+            "the event is older than the window in which keys count: whether it was handled before is "
+            "forgotten"});
+  }
+
+  /// A failure: tried again in this call, left to redelivery, or final.
+  void failed(Failed failed) {
+    tell({.what = Observed::attempt_failed, .key = key_, .event = event_, .failure = &failed.failure});
+    switch (failed.failure.kind) {
+      case ErrorClass::permanent: return reject(std::move(failed.failure));
+      case ErrorClass::configuration:
+        throw ConfigurationError{fmt::format("SQLSTATE {}: {}", failed.failure.code, failed.failure.message)};
+      case ErrorClass::cancelled: return cancel();
+      case ErrorClass::in_doubt:
+      case ErrorClass::reconnect: failed.fault = Fault::store; break;
+      case ErrorClass::transient:
+      case ErrorClass::throttled: break;
+    }
+    if (failed.retry == Retry::by_redelivery) return ask_redelivery(std::move(failed), "");
+    const ErrorClass kind =
+        failed.failure.kind == ErrorClass::in_doubt ? ErrorClass::reconnect : failed.failure.kind;
+    const RetryStep step = ask_policy(kind, failed.retry_after);
+    follow(step, std::move(failed));
+  }
+
+  [[nodiscard]] RetryStep ask_policy(ErrorClass kind, std::optional<Duration> retry_after = {}) {
+    return loop_.failed({.kind = kind, .retry_after = retry_after, .hold_left = hold_left()}, now(),
+                        terms_.engine);
+  }
+
+  void follow(const RetryStep& step, Failed failed) {
+    if (!step.retry()) return ask_redelivery(std::move(failed), to_string(step.decision.reason));
+    tell({.what = Observed::retrying,
+          .key = key_,
+          .event = event_,
+          .failure = &failed.failure,
+          .delay = step.delay});
+    sleep(step.delay);
+  }
+
+  /// The call gives up. `why`: what ended its own retries; empty where they were not asked.
+  void ask_redelivery(Failed failed, std::string_view why) {
+    if (!why.empty())
+      failed.failure.message += fmt::format(" ({} after {} attempt(s) in this call)", why, attempts_);
+    const RetryState state = delivery_state(failed.retry_after);
+    const bool may_reject = failed.fault == Fault::message && attempts_ > 0;
+    const RetryDecision decision =
+        may_reject ? terms_.redeliver.decide(state) : terms_.redeliver.give_back(state);
+    if (decision.verdict == RetryVerdict::stop) {
+      failed.failure.message += fmt::format("; given up on delivery {}", state.failures);
+      return reject(std::move(failed.failure));
+    }
+    conclude({.status = Status::deferred,
+              .action = Action::redeliver,
+              .redeliver_after = sample(decision.lo, decision.hi, terms_.engine),
+              .failure = std::move(failed.failure)});
+  }
+
+  /// Somebody else is at work. `at_least`: when it is worth coming back; nullopt: nobody knows.
+  void in_progress(Failure failure, std::optional<Duration> at_least) {
+    const RetryDecision decision = terms_.redeliver.give_back(delivery_state({}));
+    const Duration delay = sample(decision.lo, decision.hi, terms_.engine);
+    conclude({.status = Status::in_progress,
+              .action = Action::redeliver,
+              .redeliver_after = at_least ? std::max(delay, *at_least) : delay,
+              .failure = std::move(failure)});
+  }
+
+  void reject(Failure failure) {
+    conclude({.status = Status::rejected, .action = Action::dead_letter, .failure = std::move(failure)});
+  }
+
+  void cancel() {
+    conclude({.status = Status::deferred,
+              .action = Action::redeliver,
+              .failure = Failure{ErrorClass::cancelled, {}, "the caller asked for the message back"}});
+  }
+
+  void conclude(Conclusion conclusion) { conclusion_ = std::move(conclusion); }
+
+  [[nodiscard]] TimePoint now() const { return terms_.runtime.clock(); }
+
+  void sleep(Duration delay) const {
+    if (delay > Duration{0}) terms_.runtime.sleeper(saturating_add(now(), delay), stop_);
+  }
+
+  void tell(Observation observation) const noexcept {
+    observation.attempts = attempts_;
+    try {
+      terms_.observer.observe(observation);
+    } catch (...) {  // an observer never changes an outcome
+    }
+  }
+
+  const Terms& terms_;
+  const Key& key_;
+  const Event& event_;
+  const std::stop_token& stop_;
+  std::uint32_t attempts_ = 0;
+
+ private:
+  void mismatch(const Fingerprint& stored) {
+    const bool acknowledged = terms_.options.on_mismatch == Mismatch::acknowledge;
+    conclude(
+        {.status = Status::mismatch,
+         .action = acknowledged ? Action::acknowledge : Action::dead_letter,
+         .failure = Failure{ErrorClass::permanent, std::string{code::mismatch},
+                            fmt::format("the event id was used by a message that says something else: stored "
+                                        "fingerprint {}, this one {}",
+                                        stored.to_hex(), event_.fingerprint.to_hex())}});
+  }
+
+  [[nodiscard]] RetryState delivery_state(std::optional<Duration> retry_after) const {
+    const std::int64_t count = std::max<std::int64_t>(1, event_.delivery_count);
+    return {.failures = static_cast<std::uint64_t>(count), .retry_after = retry_after};
+  }
+
+  [[nodiscard]] std::optional<Duration> hold_left() const {
+    if (!event_.visible_until) return std::nullopt;
+    return saturating_subtract(event_.visible_until->time_since_epoch(), now().time_since_epoch());
+  }
+
+  RetryLoop<std::remove_cvref_t<decltype(std::declval<Terms&>().policy)>> loop_;
+  TimePoint began_;
+  std::optional<Conclusion> conclusion_ = {};
+};
+
+}  // namespace idem::detail
