@@ -49,18 +49,15 @@ template <class Store, class Handler, class... Parts>
 class IdempotentConsumer {
   static_assert(
       TransactionalStore<Store>,
-      "idem: this type is no store: an IdempotentConsumer takes a store by reference, such as "
-      "idem::PostgresStore or idem::MemoryStore<>, or any type that models idem::TransactionalStore");
-  static_assert((detail::is_part<std::remove_cvref_t<Parts>> && ...),
-                "idem: this argument is no part of a consumer: a part is a retry policy, Redeliver{...}, an "
-                "Observer, a "
-                "DeadLetterSink, KeepVisible, ConsumerOptions or Runtime");
+      "idem: this type is no store: an IdempotentConsumer takes a store by reference, such as idem::PostgresStore or idem::MemoryStore<>, or any type that models idem::TransactionalStore");
+  static_assert(
+      (detail::is_part<std::remove_cvref_t<Parts>> && ...),
+      "idem: this argument is no part of a consumer: a part is a retry policy, Redeliver{...}, an Observer, a DeadLetterSink, KeepVisible, ConsumerOptions or Runtime");
   template <class Kind>
   static constexpr std::size_t count = detail::parts_of_kind<Kind, Parts...>;
   static_assert(
       count<detail::IsRetryPolicy> <= 1,
-      "idem: a consumer takes one retry policy: join its stages with |, and wrap what is meant for the "
-      "transport in Redeliver{...}");
+      "idem: a consumer takes one retry policy: join its stages with |, and wrap what is meant for the transport in Redeliver{...}");
   static_assert(count<detail::IsRedeliver> <= 1 && count<detail::IsObserver> <= 1 &&
                     count<detail::IsOptions> <= 1 && count<detail::IsRuntime> <= 1,
                 "idem: a consumer takes at most one part of each kind");
@@ -70,25 +67,24 @@ class IdempotentConsumer {
                 "idem: a consumer does not take KeepVisible yet: extend the transport's hold yourself");
 
  public:
-  /// `name` is part of every key and stored for ever: give it a version ("charge-order.v1"), and keep it, for
+  /// `its_name` is part of every key and stored for ever: give it a version ("charge-order.v1"), and keep it, for
   /// under another name every replayed event runs again.
   ///
   /// Throws: InvalidKey — the name cannot be part of a key; ConfigurationError — options that contradict each
   /// other.
-  IdempotentConsumer(std::string name, Store& store, Handler handler, Parts... parts)
-      : name_{std::move(name)},
-        store_{store},
-        handler_{std::move(handler)},
-        parts_{std::forward<Parts>(parts)...},
+  IdempotentConsumer(std::string its_name, Store& its_store, Handler its_handler, Parts... its_parts)
+      : name_{std::move(its_name)},
+        store_{its_store},
+        handler_{std::move(its_handler)},
+        parts_{std::forward<Parts>(its_parts)...},
         runtime_{detail::with_defaults(part_or<detail::IsRuntime>(Runtime{}))},
         engine_{runtime_.engine} {
     Key::check_consumer(name_);
     check(options());
     using Policy = std::remove_cvref_t<decltype(policy())>;
-    static_assert(is_bounded_v<Policy>,
-                  "idem: this retry policy never ends: add MaxAttempts{n} or MaxElapsed{d}, or use "
-                  "Intervals{...}; it is "
-                  "followed while the message is held");
+    static_assert(
+        is_bounded_v<Policy>,
+        "idem: this retry policy never ends: add MaxAttempts{n} or MaxElapsed{d}, or use Intervals{...}; it is followed while the message is held");
   }
 
   IdempotentConsumer(const IdempotentConsumer&) = delete;
@@ -97,10 +93,9 @@ class IdempotentConsumer {
   /// Handles a message that `event_of` describes. See `process`.
   template <class Message>
   [[nodiscard]] auto operator()(const Message& message, std::stop_token stop = {}) const {
-    static_assert(Identified<Message>,
-                  "idem: no event_of for this message: write `idem::Event event_of(const Message&)` in the "
-                  "message's own "
-                  "namespace, or call process(event, message)");
+    static_assert(
+        Identified<Message>,
+        "idem: no event_of for this message: write `idem::Event event_of(const Message&)` in the message's own namespace, or call process(event, message)");
     if constexpr (Identified<Message>) {
       std::optional<Event> event;
       try {
@@ -150,15 +145,12 @@ class IdempotentConsumer {
   static constexpr void check_handler() {
     if constexpr (TransactionalStore<Store>) {
       constexpr bool is_mutable = detail::MutableHandler<Handler, Transaction, Message>;
-      static_assert(!is_mutable,
-                    "idem: the handler changes itself when it is called (a mutable lambda?): many threads "
-                    "call it, so it "
-                    "must be callable as const; keep its state outside and capture a reference");
+      static_assert(
+          !is_mutable,
+          "idem: the handler changes itself when it is called (a mutable lambda?): many threads call it, so it must be callable as const; keep its state outside and capture a reference");
       static_assert(
           is_mutable || fits<Message>,
-          "idem: the handler does not fit this message: a handler is called with (Store::Transaction&, const "
-          "Message&), for an effect in the store's own database, or with (idem::Lease&, const Message&), for "
-          "an effect outside of it");
+          "idem: the handler does not fit this message: a handler is called with (Store::Transaction&, const Message&), for an effect in the store's own database, or with (idem::Lease&, const Message&), for an effect outside of it");
     }
   }
 
@@ -227,11 +219,9 @@ class IdempotentConsumer {
   void demand_delivery_count(const Event& event) const {
     if constexpr (std::remove_cvref_t<decltype(redeliver())>::has_limit) {
       if (event.delivery_count > 0 || options().attempts == Attempts::counted_by_store) return;
-      throw ConfigurationError{
-          fmt::format("consumer \"{}\": its Redeliver stops after a number of deliveries, and this event's "
-                      "delivery_count is {}; set "
-                      "it in event_of (1 = first delivery), or give Redeliver no limit",
-                      detail::escaped(name_), event.delivery_count)};
+      throw ConfigurationError{fmt::format(
+          "consumer \"{}\": its Redeliver stops after a number of deliveries, and this event's delivery_count is {}; set it in event_of (1 = first delivery), or give Redeliver no limit",
+          detail::escaped(name_), event.delivery_count)};
     }
   }
 

@@ -157,9 +157,9 @@ class Decisions {
   }
 
   void beyond_window() {
-    reject({ErrorClass::permanent, std::string{code::beyond_window},
-            "the event is older than the window in which keys count: whether it was handled before is "
-            "forgotten"});
+    reject(
+        {ErrorClass::permanent, std::string{code::beyond_window},
+         "the event is older than the window in which keys count: whether it was handled before is forgotten"});
   }
 
   /// A failure: tried again in this call, left to redelivery, or final.
@@ -263,10 +263,11 @@ class Decisions {
     conclude(
         {.status = Status::mismatch,
          .action = acknowledged ? Action::acknowledge : Action::dead_letter,
-         .failure = Failure{ErrorClass::permanent, std::string{code::mismatch},
-                            fmt::format("the event id was used by a message that says something else: stored "
-                                        "fingerprint {}, this one {}",
-                                        stored.to_hex(), event_.fingerprint.to_hex())}});
+         .failure = Failure{
+             ErrorClass::permanent, std::string{code::mismatch},
+             fmt::format(
+                 "the event id was used by a message that says something else: stored fingerprint {}, this one {}",
+                 stored.to_hex(), event_.fingerprint.to_hex())}});
   }
 
   [[nodiscard]] RetryState delivery_state(std::optional<Duration> retry_after) const {

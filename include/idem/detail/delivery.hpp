@@ -36,7 +36,7 @@ class Delivery : public Decisions<Terms> {
         break;
       }
       Applied met = this->ask_store([&]() -> Applied { return store_.apply(claim_, at_work); });
-      std::visit([this](auto&& answer) { decide(std::move(answer)); }, std::move(met));
+      std::visit([this](auto&& answer) { this->decide(std::move(answer)); }, std::move(met));
     }
     return this->end(resolved_);
   }

@@ -71,9 +71,7 @@ class MemoryStore {
   [[nodiscard]] Applied apply(const Claim& claim, Effect<Transaction> effect) {
     if (runner_ == std::this_thread::get_id())
       throw ConfigurationError{
-          "a handler on a MemoryStore called a consumer on the same store: the inner call would wait for its "
-          "own "
-          "caller; give the inner consumer a store of its own, or call it after the outer call returned"};
+          "a handler on a MemoryStore called a consumer on the same store: the inner call would wait for its own caller; give the inner consumer a store of its own, or call it after the outer call returned"};
     const auto now = std::chrono::steady_clock::now();
     const auto wait = claim.on_concurrent == Concurrent::defer ? Duration{0} : claim.wait_limit;
     const auto pass = gate_.enter(claim.key, now + wait, claim.stop);

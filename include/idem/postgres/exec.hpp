@@ -42,8 +42,7 @@ template <class T>
     const std::string_view text = value;
     if (text.find('\0') != std::string_view::npos)
       throw PermanentError{fmt::format(
-          "parameter ${} holds a NUL character, which PostgreSQL text cannot store (libpq would cut the "
-          "text there); pass bytes, or encode it",
+          "parameter ${} holds a NUL character, which PostgreSQL text cannot store (libpq would cut the text there); pass bytes, or encode it",
           number)};
     return std::string{text};
   } else if constexpr (std::convertible_to<const T&, std::span<const std::byte>>) {
@@ -53,9 +52,9 @@ template <class T>
   } else if constexpr (std::is_arithmetic_v<T>) {
     return fmt::format("{}", value);
   } else {
-    static_assert(!sizeof(T),
-                  "idem::postgres::exec takes text, numbers, bool, bytes (std::span<const std::byte>) and "
-                  "std::optional of these: convert this argument to one of them");
+    static_assert(
+        !sizeof(T),
+        "idem::postgres::exec takes text, numbers, bool, bytes (std::span<const std::byte>) and std::optional of these: convert this argument to one of them");
   }
 }
 

@@ -66,8 +66,7 @@ class PostgresStore {
     }
     if (found >= postgres::schema_version) return;
     throw ConfigurationError{fmt::format(
-        "the schema \"{}\" is {}; run create_schema(), or have a DBA run the SQL of "
-        "idem::postgres::schema_sql()",
+        "the schema \"{}\" is {}; run create_schema(), or have a DBA run the SQL of idem::postgres::schema_sql()",
         idem::detail::escaped(options_.schema),
         found == 0
             ? std::string{"missing"}
@@ -181,11 +180,11 @@ class PostgresStore {
 
   [[nodiscard]] Failed no_connection() const {
     return {
-        .failure = {ErrorClass::transient, "53300",
-                    fmt::format(
-                        "all {} connections of the store are at work; raise max_connections, or run fewer "
-                        "calls at once (a handler that calls a consumer holds two)",
-                        pool_.limit())},
+        .failure =
+            {ErrorClass::transient, "53300",
+             fmt::format(
+                 "all {} connections of the store are at work; raise max_connections, or run fewer calls at once (a handler that calls a consumer holds two)",
+                 pool_.limit())},
         .fault = Fault::store};
   }
 

@@ -185,8 +185,7 @@ class Attempt {
     return {
         .failure = {
             ErrorClass::permanent, std::string{code::transaction_ended_by_handler},
-            "the handler ended the transaction (COMMIT, ROLLBACK, commit() or abort()); a handler returns "
-            "to commit and throws to roll back. What it committed itself stays"}};
+            "the handler ended the transaction (COMMIT, ROLLBACK, commit() or abort()); a handler returns to commit and throws to roll back. What it committed itself stays"}};
   }
 
   /// Rolls back after the handler. Without a failed statement, one message asks whether the transaction is

@@ -60,9 +60,7 @@ namespace idem::postgres::detail {
     way_out = "run create_schema(), or have a DBA run the SQL that schema_sql() prints";
   if (state == "42501")
     way_out =
-        "grant the worker's role USAGE on the schema and SELECT, INSERT, UPDATE on its tables, or mend the "
-        "row "
-        "security policy";
+        "grant the worker's role USAGE on the schema and SELECT, INSERT, UPDATE on its tables, or mend the row security policy";
   if (state == "25006")
     way_out = "default_transaction_read_only is on for this role or database: a worker writes";
   return fmt::format("the schema \"{}\" cannot be used (SQLSTATE {}): {}; {}", idem::detail::escaped(schema),
@@ -72,8 +70,7 @@ namespace idem::postgres::detail {
 /// A key that can neither be inserted nor seen.
 [[nodiscard]] inline std::string explain_hidden_row(std::string_view schema, const Key& key) {
   return fmt::format(
-      "the key {} is taken by a row that this role cannot see in schema \"{}\": row security hides it; "
-      "make the policy agree with the event's tenant (see PostgresOptions::tenant_setting)",
+      "the key {} is taken by a row that this role cannot see in schema \"{}\": row security hides it; make the policy agree with the event's tenant (see PostgresOptions::tenant_setting)",
       key.to_string(), idem::detail::escaped(schema));
 }
 
