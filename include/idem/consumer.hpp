@@ -233,7 +233,8 @@ class IdempotentConsumer {
       refuse("wait_limit is below 1 ms; use on_concurrent = Concurrent::defer to wait not at all");
     if (options.lease && *options.lease <= Duration{0})
       refuse("lease is not above zero; nullopt is what says \"never taken over\"");
-    if (options.window) refuse("window is not supported yet; leave it out");
+    if (options.window && *options.window <= Duration{0})
+      refuse("window is not above zero; nullopt is what says \"for ever\"");
     if (options.attempts == Attempts::counted_by_store)
       refuse("Attempts::counted_by_store is not supported yet; set delivery_count in event_of");
   }

@@ -24,7 +24,7 @@ inline constexpr int schema_version = 1;
   return fmt::format(R"(BEGIN;
 SELECT pg_advisory_xact_lock(hashtextextended({name_literal}, 1768186221));
 CREATE SCHEMA IF NOT EXISTS {name};
--- One row for each event whose effect is committed. A row is written in the effect's own transaction.
+-- One row for each event whose effect is committed (written in the effect's own transaction), or is leased.
 CREATE TABLE IF NOT EXISTS {name}.keys (
   tenant       text COLLATE "C" NOT NULL,
   consumer     text COLLATE "C" NOT NULL,
@@ -32,9 +32,15 @@ CREATE TABLE IF NOT EXISTS {name}.keys (
   claim_token  uuid NOT NULL,           -- of the attempt that committed: resolves a lost COMMIT answer
   fingerprint  bytea,                   -- scheme, revision, SHA-256; NULL: not given
   value        bytea,                   -- what the handler returned, encoded; NULL: nothing
-  committed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  committed_at timestamptz DEFAULT clock_timestamp(),  -- NULL: leased, its effect is not there yet
+  window_ends  timestamptz,             -- until when the key counts; NULL: for ever
+  generation   integer NOT NULL DEFAULT 1,  -- how often the key was taken, ended windows included
+  leased_until timestamptz,             -- of an effect outside the database; NULL: no end
+  fence        bigint,                  -- the fencing token of the last lease
   PRIMARY KEY (tenant, consumer, event_id)
 );
+-- Fencing tokens: one sequence for all keys, so that they grow for ever.
+CREATE SEQUENCE IF NOT EXISTS {name}.fences;
 CREATE TABLE IF NOT EXISTS {name}.schema_info (
   only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
   version  integer NOT NULL

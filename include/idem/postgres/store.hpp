@@ -105,6 +105,7 @@ class PostgresStore {
     bool pooled_one_was_dead = false;
     int lost_races = 0;
     int vanished_rows = 0;
+    Attempt::Taking next = Attempt::Taking::fresh;
   };
   static constexpr int patience = 5;
 
@@ -123,7 +124,7 @@ class PostgresStore {
     bool clean = false;
     {
       Attempt one{*loan, statements_, options_, claim, spelling_.load(std::memory_order_relaxed)};
-      const auto obstacle = one.open(wait);
+      const auto obstacle = one.open(wait, std::exchange(troubles.next, Attempt::Taking::fresh));
       if (!obstacle) {
         answer = one.run(effect);
       } else if (*obstacle == taken) {
@@ -140,7 +141,15 @@ class PostgresStore {
 
   [[nodiscard]] std::optional<Applied> found_by(Attempt& one, const Claim& claim, Troubles& troubles) const {
     try {
-      if (auto found = one.find()) return *std::move(found);
+      if (auto row = one.find()) {
+        if (row->free) {
+          if (++troubles.lost_races >= patience) return lost_races();
+          troubles.next = Attempt::Taking::over;
+          return std::nullopt;
+        }
+        if (row->lease) return *row->lease;
+        return std::move(row->found);
+      }
     } catch (const std::exception&) {
       const auto error = postgres::detail::current_driver_error();
       if (!error) throw;
@@ -158,6 +167,7 @@ class PostgresStore {
     using enum Attempt::Obstacle;
     switch (obstacle) {
       case busy: return Busy{};
+      case too_old: return BeyondWindow{};
       case failed: return one.failure();
       case unprepared: spelling_ = Spelling::in_full; return std::nullopt;
       case contended:
@@ -175,6 +185,12 @@ class PostgresStore {
     }
     return Failed{
         .failure = {ErrorClass::reconnect, "08006", "the connection was lost while claiming the event"},
+        .fault = Fault::store};
+  }
+
+  [[nodiscard]] static Failed lost_races() {
+    return {
+        .failure = {ErrorClass::transient, "40001", "the claim lost its race for the key again and again"},
         .fault = Fault::store};
   }
 

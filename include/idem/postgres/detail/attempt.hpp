@@ -38,6 +38,7 @@ class Attempt {
   /// What the claim met, when it is not ours.
   enum class Obstacle {
     taken,       ///< a row holds the key; ask `find`
+    too_old,     ///< the key is free, and the event older than the window
     busy,        ///< another transaction held it for the whole wait
     contended,   ///< a lost race of a stricter isolation level, or a deadlock: try again
     dead,        ///< the connection is gone
@@ -45,15 +46,20 @@ class Attempt {
     failed       ///< see `failure()`
   };
 
+  /// Whether the key is claimed as a new one, or from a row that is free again.
+  enum class Taking { fresh, over };
+
   /// Opens the transaction and claims the key; nullopt: it is ours. Throws: ConfigurationError.
-  [[nodiscard]] std::optional<Obstacle> open(Duration wait) {
+  [[nodiscard]] std::optional<Obstacle> open(Duration wait, Taking taking) {
     try {
       prepare();
       const pqxx::result claimed =
-          tx_.open_with(statements_.claim(claim_, token_, wait, session_, spelling_));
+          tx_.open_with(taking == Taking::fresh ? statements_.claim(claim_, token_, wait, session_, spelling_)
+                                                : statements_.take_over(claim_, token_, wait, session_));
       if (claimed.empty()) return Obstacle::taken;
       xid_ = claimed[0][0].c_str();
-      return std::nullopt;
+      const bool too_old = claimed.columns() > 2 && std::string_view{claimed[0][2].c_str()} == "t";
+      return too_old ? std::optional{Obstacle::too_old} : std::nullopt;
     } catch (const std::exception&) {
       const auto error = current_driver_error();
       if (!error) throw;
@@ -61,21 +67,32 @@ class Attempt {
     }
   }
 
-  /// Reads the row that holds the key; nullopt: there is none to be seen (any more). Throws: the driver's
-  /// errors.
-  [[nodiscard]] std::optional<Found> find() {
+  /// A row that holds the key.
+  struct Row {
+    Found found;
+    bool free = false;                 ///< its window, or its lease, has ended
+    std::optional<Leased> lease = {};  ///< it is not committed, only leased
+  };
+
+  /// Reads the row that holds the key; nullopt: there is none to be seen (any more). Throws: the driver's errors.
+  [[nodiscard]] std::optional<Row> find() {
     const pqxx::result rows = tx_.send(statements_.find(claim_.key));
     over_and_clean();
     if (rows.empty()) return std::nullopt;
-    const auto row = rows[0];
-    const auto bytes = [](const auto& field) { return bytes_of_hex(field.c_str()); };
-    Found found{.token = token_of(row[0].c_str())};
-    if (!row[1].is_null()) {
-      const std::string stored = bytes(row[1]);
-      found.fingerprint = Fingerprint::from_bytes(std::as_bytes(std::span{stored}));
+    const auto fields = rows[0];
+    Row row{.found = {.token = token_of(fields[0].c_str())},
+            .free = std::string_view{fields[3].c_str()} == "t"};
+    if (!fields[1].is_null()) {
+      const std::string stored = bytes_of_hex(fields[1].c_str());
+      row.found.fingerprint = Fingerprint::from_bytes(std::as_bytes(std::span{stored}));
     }
-    if (!row[2].is_null()) found.value = bytes(row[2]);
-    return found;
+    if (!fields[2].is_null()) row.found.value = bytes_of_hex(fields[2].c_str());
+    if (std::string_view{fields[4].c_str()} == "t") {
+      row.lease.emplace();
+      if (!fields[5].is_null())
+        row.lease->rest = std::chrono::microseconds{fields[5].template as<std::int64_t>()};
+    }
+    return row;
   }
 
   /// Runs the effect and commits. Throws: ConfigurationError — the effect let it out, and is rolled back.

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 
+#include <fmt/core.h>
+
+#include <idem/fingerprint.hpp>
 #include <idem/store.hpp>
 
 namespace idem::postgres::detail {
@@ -53,6 +58,29 @@ inline void append_bytea(std::string& sql, std::span<const std::byte> bytes) {
   sql += "decode('";
   append_hex(sql, bytes);
   sql += "','hex')";
+}
+
+[[nodiscard]] inline std::string bytea_or_null(const Fingerprint& fingerprint) {
+  std::string sql = "NULL";
+  if (fingerprint.given()) {
+    sql.clear();
+    append_bytea(sql, fingerprint.to_bytes());
+  }
+  return sql;
+}
+
+[[nodiscard]] inline std::string interval(Duration span) {
+  return fmt::format("'{} microseconds'::interval",
+                     std::chrono::ceil<std::chrono::microseconds>(span).count());
+}
+
+/// A moment, held within the years 1 to 9999 that every server accepts.
+[[nodiscard]] inline std::string timestamp(std::chrono::system_clock::time_point moment) {
+  using std::chrono::seconds;
+  const auto since_1970 = std::chrono::floor<std::chrono::microseconds>(moment.time_since_epoch());
+  const auto held =
+      std::clamp<std::chrono::microseconds>(since_1970, seconds{-62135596800}, seconds{253402300799});
+  return fmt::format("('epoch'::timestamptz + '{} microseconds'::interval)", held.count());
 }
 
 /// Reads hexadecimal digits; `\x` in front, as the server prints bytea, and hyphens, as in a uuid, are passed

@@ -32,7 +32,12 @@ class Statements {
       : keys_{identifier(options.schema) + ".keys"},
         begin_{begin(options.isolation)},
         tenant_setting_{setting_name(options.tenant_setting)} {
-    const std::string claim = claim_sql("$1", "$2", "$3", "$4", "$5", "$6");
+    const std::string claim = claim_sql({.tenant = "$1",
+                                         .consumer = "$2",
+                                         .event_id = "$3",
+                                         .token = "$4",
+                                         .fingerprint = "$5",
+                                         .own_timeout = "$6"});
     const std::string guard = guard_sql("$1");
     // A pooler hands one server session to many clients: the name must tell whose statement it is.
     claim_name_ = name_of("claim", claim);
@@ -43,36 +48,38 @@ class Statements {
 
   [[nodiscard]] const std::string& prepare() const noexcept { return prepare_; }
 
-  /// Opens a transaction and claims the key, waiting at most `wait` for another claimer: a row with the
-  /// transaction's id says that the key is ours. The handler's own locks are not bounded by `wait`.
+  /// Opens a transaction and claims the key, waiting at most `wait` for another claimer. A row says that the key
+  /// is ours: the transaction's id, the handler's own lock_timeout, and whether the event is too old for it.
   [[nodiscard]] std::string claim(const Claim& claim, const ClaimToken& token, Duration wait,
                                   const Session& session, Spelling spelling) const {
-    const auto wait_ms =
-        std::max<std::int64_t>(1, std::chrono::ceil<std::chrono::milliseconds>(wait).count());
-    std::string sql = begin_;
-    append_tenant(sql, claim.key);
-    sql += fmt::format("SET LOCAL lock_timeout = '{}ms'; ", std::min<std::int64_t>(wait_ms, 2147483647));
-    const std::string token_text = '\'' + hex_of(token) + '\'';
-    std::string fingerprint = "NULL";
-    if (claim.fingerprint.given()) {
-      fingerprint.clear();
-      append_bytea(fingerprint, claim.fingerprint.to_bytes());
-    }
-    const auto tenant = literal(claim.key.tenant());
-    const auto consumer = literal(claim.key.consumer());
-    const auto event_id = literal(claim.key.event_id());
-    const auto own_timeout = literal(session.lock_timeout);
-    if (spelling == Spelling::prepared)
-      return sql + fmt::format("EXECUTE {} ({}, {}, {}, {}, {}, {})", claim_name_, tenant, consumer, event_id,
-                               token_text, fingerprint, own_timeout);
-    return sql + claim_sql(tenant, consumer, event_id, token_text, fingerprint, own_timeout);
+    const ClaimTexts texts = texts_of(claim, token, session);
+    std::string sql = open(claim.key, wait);
+    if (spelling == Spelling::in_full || claim.window) return sql + claim_sql(texts);
+    return sql + fmt::format("EXECUTE {} ({}, {}, {}, {}, {}, {})", claim_name_, texts.tenant, texts.consumer,
+                             texts.event_id, texts.token, texts.fingerprint, texts.own_timeout);
   }
 
-  /// Leaves the transaction and reads the row that holds the key: token, fingerprint, value.
+  /// As `claim`, for a key whose row is free again: its window, or its lease, has ended. No row: it is not, any more.
+  [[nodiscard]] std::string take_over(const Claim& claim, const ClaimToken& token, Duration wait,
+                                      const Session& session) const {
+    const ClaimTexts texts = texts_of(claim, token, session);
+    return open(claim.key, wait) +
+           fmt::format(
+               "UPDATE {} SET claim_token = {}, fingerprint = {}, value = NULL, "
+               "committed_at = clock_timestamp(), window_ends = clock_timestamp() + {}, "
+               "generation = generation + 1, leased_until = NULL WHERE {} AND {} RETURNING {}",
+               keys_, texts.token, texts.fingerprint, texts.window, where(claim.key), is_free,
+               claim_answer(texts));
+  }
+
+  /// Leaves the transaction and reads the row that holds the key: token, fingerprint, value, whether it is free
+  /// again, whether it is only leased, and for how many more microseconds.
   [[nodiscard]] std::string find(const Key& key) const {
     std::string sql = "ROLLBACK; ";
     append_tenant(sql, key);
-    return sql + fmt::format("SELECT claim_token, fingerprint, value FROM {} WHERE {}", keys_, where(key));
+    return sql + fmt::format(
+                     "SELECT claim_token, fingerprint, value, {}, committed_at IS NULL, {} FROM {} WHERE {}",
+                     is_free, lease_rest, keys_, where(key));
   }
 
   /// Commits, if the transaction is still the one that made the claim and nothing in it has failed.
@@ -127,15 +134,59 @@ class Statements {
     return fmt::format("idem_{}_{:016x}", what, hash);
   }
 
-  [[nodiscard]] std::string claim_sql(std::string_view tenant, std::string_view consumer,
-                                      std::string_view event_id, std::string_view token,
-                                      std::string_view fingerprint, std::string_view own_timeout) const {
-    return fmt::format(
-        "INSERT INTO {} (tenant, consumer, event_id, claim_token, fingerprint) VALUES ({}, {}, {}, {}, {}) "
-        "ON CONFLICT (tenant, consumer, event_id) DO NOTHING "
-        "RETURNING pg_current_xact_id(), set_config('lock_timeout', {}, true)",
-        keys_, tenant, consumer, event_id, token, fingerprint, own_timeout);
+  /// The parts of a claim, each an SQL expression.
+  struct ClaimTexts {
+    std::string tenant, consumer, event_id, token, fingerprint, own_timeout;
+    std::string window = {};    ///< an interval; NULL where the claim has none and the text is needed
+    std::string occurred = {};  ///< a timestamp; NULL as above
+  };
+
+  [[nodiscard]] static ClaimTexts texts_of(const Claim& claim, const ClaimToken& token,
+                                           const Session& session) {
+    ClaimTexts texts{.tenant = literal(claim.key.tenant()),
+                     .consumer = literal(claim.key.consumer()),
+                     .event_id = literal(claim.key.event_id()),
+                     .token = '\'' + hex_of(token) + '\'',
+                     .fingerprint = bytea_or_null(claim.fingerprint),
+                     .own_timeout = literal(session.lock_timeout),
+                     .window = "NULL::interval",
+                     .occurred = "NULL::timestamptz"};
+    if (claim.window) texts.window = interval(*claim.window);
+    if (claim.occurred_at) texts.occurred = timestamp(*claim.occurred_at);
+    return texts;
   }
+
+  [[nodiscard]] std::string claim_sql(const ClaimTexts& texts) const {
+    const bool windowed = !texts.window.empty() && texts.window != "NULL::interval";
+    return fmt::format(
+        "INSERT INTO {} (tenant, consumer, event_id, claim_token, fingerprint{}) VALUES ({}, {}, {}, {}, "
+        "{}{}) ON CONFLICT (tenant, consumer, event_id) DO NOTHING RETURNING {}",
+        keys_, windowed ? ", window_ends" : "", texts.tenant, texts.consumer, texts.event_id, texts.token,
+        texts.fingerprint, windowed ? ", clock_timestamp() + " + texts.window : "", claim_answer(texts));
+  }
+
+  [[nodiscard]] static std::string claim_answer(const ClaimTexts& texts) {
+    std::string answer =
+        fmt::format("pg_current_xact_id(), set_config('lock_timeout', {}, true)", texts.own_timeout);
+    if (!texts.window.empty())
+      answer += fmt::format(", COALESCE({} + {} < clock_timestamp(), false)", texts.occurred, texts.window);
+    return answer;
+  }
+
+  [[nodiscard]] std::string open(const Key& key, Duration wait) const {
+    const auto wait_ms = std::chrono::ceil<std::chrono::milliseconds>(wait).count();
+    std::string sql = begin_;
+    append_tenant(sql, key);
+    return sql +
+           fmt::format("SET LOCAL lock_timeout = '{}ms'; ", std::clamp<std::int64_t>(wait_ms, 1, 2147483647));
+  }
+
+  /// A row that no longer holds its key: its window has ended, or its lease without an effect.
+  static constexpr std::string_view is_free =
+      "(COALESCE(window_ends <= clock_timestamp(), false) OR "
+      "(committed_at IS NULL AND COALESCE(leased_until <= clock_timestamp(), false)))";
+  static constexpr std::string_view lease_rest =
+      "(EXTRACT(EPOCH FROM leased_until - clock_timestamp()) * 1000000)::bigint";
 
   /// Fails with `ended_mark` unless the transaction is the one named. The clock keeps the planner from
   /// working the failing branch out beforehand.
