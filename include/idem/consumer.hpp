@@ -15,7 +15,9 @@
 
 #include <idem/codec.hpp>
 #include <idem/detail/delivery.hpp>
+#include <idem/detail/lease_delivery.hpp>
 #include <idem/detail/parts.hpp>
+#include <idem/detail/ticker.hpp>
 #include <idem/error.hpp>
 #include <idem/event.hpp>
 #include <idem/handler.hpp>
@@ -49,7 +51,7 @@ template <class Store, class Handler, class... Parts>
 class IdempotentConsumer {
   static_assert(
       TransactionalStore<Store>,
-      "idem: this type is no store: an IdempotentConsumer takes a store by reference, such as idem::PostgresStore or idem::MemoryStore<>, or any type that models idem::TransactionalStore");
+      "idem: this type is no store: an IdempotentConsumer takes a store by reference, such as idem::PostgresStore or idem::MemoryStore<>, or any type that models idem::TransactionalStore or idem::LeaseStore");
   static_assert(
       (detail::is_part<std::remove_cvref_t<Parts>> && ...),
       "idem: this argument is no part of a consumer: a part is a retry policy, Redeliver{...}, an Observer, a DeadLetterSink, KeepVisible, ConsumerOptions or Runtime");
@@ -63,8 +65,6 @@ class IdempotentConsumer {
                 "idem: a consumer takes at most one part of each kind");
   static_assert(count<detail::IsDeadLetterSink> == 0,
                 "idem: a consumer does not take a DeadLetterSink yet: act on Action::dead_letter yourself");
-  static_assert(count<detail::IsKeepVisible> == 0,
-                "idem: a consumer does not take KeepVisible yet: extend the transport's hold yourself");
 
  public:
   /// `its_name` is part of every key and stored for ever: give it a version ("charge-order.v1"), and keep it, for
@@ -81,6 +81,7 @@ class IdempotentConsumer {
         engine_{runtime_.engine} {
     Key::check_consumer(name_);
     check(options());
+    check_keep_visible();
     using Policy = std::remove_cvref_t<decltype(policy())>;
     static_assert(
         is_bounded_v<Policy>,
@@ -128,9 +129,11 @@ class IdempotentConsumer {
   }
 
  private:
+  using Form = detail::HandlerForm;
+
   template <class S>
   struct TransactionOf {
-    using type = void;
+    using type = detail::NoTransaction;
   };
   template <TransactionalStore S>
   struct TransactionOf<S> {
@@ -139,23 +142,29 @@ class IdempotentConsumer {
   using Transaction = typename TransactionOf<Store>::type;
 
   template <class Message>
-  static constexpr bool fits = TransactionalHandler<Handler, Transaction, Message>;
+  static constexpr Form form = detail::form_of<Handler, Transaction, Message>();
+  template <class Message>
+  static constexpr bool fits = (form<Message> == Form::transactional && TransactionalStore<Store>) ||
+                               (form<Message> == Form::lease && LeaseStore<Store>);
 
   template <class Message>
   static constexpr void check_handler() {
-    if constexpr (TransactionalStore<Store>) {
-      constexpr bool is_mutable = detail::MutableHandler<Handler, Transaction, Message>;
+    if constexpr (TransactionalStore<Store> || LeaseStore<Store>) {
       static_assert(
-          !is_mutable,
+          form<Message> != Form::changes_itself,
           "idem: the handler changes itself when it is called (a mutable lambda?): many threads call it, so it must be callable as const; keep its state outside and capture a reference");
       static_assert(
-          is_mutable || fits<Message>,
+          form<Message> != Form::none,
           "idem: the handler does not fit this message: a handler is called with (Store::Transaction&, const Message&), for an effect in the store's own database, or with (idem::Lease&, const Message&), for an effect outside of it");
+      static_assert(
+          form<Message> != Form::lease || LeaseStore<Store>,
+          "idem: the handler takes an idem::Lease&, and this store lends none: take its Transaction&, or use a store that models idem::LeaseStore");
     }
   }
 
   template <class Message>
-  using Result = detail::result_t<std::invoke_result_t<const Handler&, Transaction&, const Message&>>;
+  using Result =
+      detail::result_t<typename detail::Returned<form<Message>, Handler, Transaction, Message>::type>;
 
   template <class Message>
   [[nodiscard]] Outcome<Result<Message>> deliver(const Key& key, const Event& event, const Message& message,
@@ -165,20 +174,26 @@ class IdempotentConsumer {
     static_assert(
         returns_nothing || Encodable<R>,
         "idem: what this handler returns cannot be stored: specialise idem::Codec for it, or return nothing");
+    const detail::DeliveryTerms terms{options(), policy(), redeliver(), observer(), runtime_, engine_};
     std::optional<R> result;
-    const auto effect = [&](Transaction& tx) -> StoredValue {
+    const auto work = [&](auto& with) -> StoredValue {
+      [[maybe_unused]] const auto held = keep_visible(key, event);
       result.reset();
       if constexpr (returns_nothing) {
-        std::invoke(handler_, tx, message);
+        std::invoke(handler_, with, message);
         return std::nullopt;
       } else {
-        result.emplace(std::invoke(handler_, tx, message));
+        result.emplace(std::invoke(handler_, with, message));
         return Codec<R>::encode(*result);
       }
     };
-    const detail::DeliveryTerms terms{options(), policy(), redeliver(), observer(), runtime_, engine_};
-    detail::Delivery delivery{store_, terms, key, event, stop};
-    detail::Conclusion end = delivery.run(effect);
+    auto delivery = [&] {
+      if constexpr (form<Message> == Form::transactional)
+        return detail::Delivery{store_, terms, key, event, stop};
+      else
+        return detail::LeaseDelivery{store_, terms, key, event, stop};
+    }();
+    detail::Conclusion end = delivery.run(work);
 
     Outcome<R> outcome{.status = end.status,
                        .action = end.action,
@@ -194,6 +209,29 @@ class IdempotentConsumer {
       }
     }
     return outcome;
+  }
+
+  /// Keeps the transport's hold for as long as what it returns lives.
+  [[nodiscard]] auto keep_visible(const Key& key, const Event& event) const {
+    if constexpr (count<detail::IsKeepVisible> == 0) {
+      return std::monostate{};
+    } else {
+      const KeepVisible& keep = std::get<detail::index_of<detail::IsKeepVisible, Parts...>()>(parts_);
+      return detail::Ticker{keep.every, [this, &keep, &key, &event] {
+                              try {
+                                keep.extend();
+                              } catch (...) {
+                                tell_keep_visible_failed(key, event);
+                              }
+                            }};
+    }
+  }
+
+  void tell_keep_visible_failed(const Key& key, const Event& event) const noexcept {
+    try {
+      observer().observe({.what = Observed::keep_visible_failed, .key = key, .event = event});
+    } catch (...) {  // an observer never changes an outcome
+    }
   }
 
   template <class R, class Delivery>
@@ -225,10 +263,19 @@ class IdempotentConsumer {
     }
   }
 
+  [[noreturn]] void refuse(std::string_view what) const {
+    throw ConfigurationError{fmt::format("consumer \"{}\": {}", detail::escaped(name_), what)};
+  }
+
+  void check_keep_visible() const {
+    if constexpr (count < detail::IsKeepVisible >> 0) {
+      const KeepVisible& keep = std::get<detail::index_of<detail::IsKeepVisible, Parts...>()>(parts_);
+      if (keep.every <= Duration{0}) refuse("KeepVisible::every is not above zero");
+      if (!keep.extend) refuse("KeepVisible::extend is empty: give it what extends the transport's hold");
+    }
+  }
+
   void check(const ConsumerOptions& options) const {
-    const auto refuse = [this](std::string_view what) {
-      throw ConfigurationError{fmt::format("consumer \"{}\": {}", detail::escaped(name_), what)};
-    };
     if (options.wait_limit < std::chrono::milliseconds{1})
       refuse("wait_limit is below 1 ms; use on_concurrent = Concurrent::defer to wait not at all");
     if (options.lease && *options.lease <= Duration{0})

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include <idem/event.hpp>
+#include <idem/lease.hpp>
 
 namespace idem {
 
@@ -20,12 +21,43 @@ concept Identified = requires(const Message& message) {
 template <class Handler, class Transaction, class Message>
 concept TransactionalHandler = std::is_invocable_v<const Handler&, Transaction&, const Message&>;
 
+/// A handler whose effect is outside of the store.
+template <class Handler, class Message>
+concept LeaseHandler = std::is_invocable_v<const Handler&, Lease&, const Message&>;
+
 namespace detail {
 
-/// As TransactionalHandler, but for constness: a `mutable` lambda.
+/// What a store without transactions has in the place of one: nothing that a handler could take.
+struct NoTransaction {};
+
+/// The form a handler has, decided in this order: a generic one is transactional, and never asked about a lease.
+enum class HandlerForm { transactional, lease, changes_itself, none };
+
 template <class Handler, class Transaction, class Message>
-concept MutableHandler = !TransactionalHandler<Handler, Transaction, Message> &&
-                         std::is_invocable_v<Handler&, Transaction&, const Message&>;
+[[nodiscard]] consteval HandlerForm form_of() {
+  if constexpr (TransactionalHandler<Handler, Transaction, Message>)
+    return HandlerForm::transactional;
+  else if constexpr (std::is_invocable_v<Handler&, Transaction&, const Message&>)
+    return HandlerForm::changes_itself;
+  else if constexpr (LeaseHandler<Handler, Message>)
+    return HandlerForm::lease;
+  else if constexpr (std::is_invocable_v<Handler&, Lease&, const Message&>)
+    return HandlerForm::changes_itself;
+  else
+    return HandlerForm::none;
+}
+
+/// What a handler of a form returns.
+template <HandlerForm Form, class Handler, class Transaction, class Message>
+struct Returned {
+  using type = void;
+};
+template <class Handler, class Transaction, class Message>
+struct Returned<HandlerForm::transactional, Handler, Transaction, Message>
+    : std::invoke_result<const Handler&, Transaction&, const Message&> {};
+template <class Handler, class Transaction, class Message>
+struct Returned<HandlerForm::lease, Handler, Transaction, Message>
+    : std::invoke_result<const Handler&, Lease&, const Message&> {};
 
 /// What a handler returns, as an Outcome holds it.
 template <class Returned>

@@ -13,6 +13,7 @@
 #include <idem/handler.hpp>
 #include <idem/keep_visible.hpp>
 #include <idem/key.hpp>
+#include <idem/lease.hpp>
 #include <idem/memory/store.hpp>
 #include <idem/observer.hpp>
 #include <idem/options.hpp>

@@ -18,6 +18,7 @@ enum class Observed {
   in_doubt,                  ///< the answer to a COMMIT was lost; its fate is being found out
   fingerprint_not_compared,  ///< a duplicate whose fingerprint is missing, or of another scheme or revision
   value_not_decoded,         ///< a duplicate whose stored value this version cannot read
+  keep_visible_failed,       ///< the transport's hold could not be extended; told from a thread of its own
   decided                    ///< the call ends with `status` and `action`, after `elapsed`
 };
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -98,6 +99,18 @@ struct InDoubt {
   Failure failure = {};
 };
 
+/// The right to work on an event outside the store, until it ends or is taken over.
+struct Grant {
+  ClaimToken claim = {};
+  std::uint64_t fence = 0;  ///< the fencing token: greater than every one granted before, over all keys
+};
+
+/// The lease is this owner's still; for `complete`: the effect is recorded.
+struct Kept {};
+
+/// The lease is not this owner's any more: nothing was changed.
+struct Lost {};
+
 /// Where a failed attempt may be tried again.
 enum class Retry { in_call, by_redelivery };
 
@@ -115,6 +128,12 @@ struct Failed {
 /// What one `apply` did.
 using Applied = std::variant<Committed, Found, Busy, Leased, BeyondWindow, InDoubt, Failed>;
 
+/// What an `acquire` met.
+using Acquired = std::variant<Grant, Found, Leased, BeyondWindow, InDoubt, Failed>;
+
+/// What a later verb of a lease did. `Failed`: the store could not be asked, and the verb may be repeated.
+using Held = std::variant<Kept, Lost, Failed>;
+
 /// A store whose own transaction holds both the key and the handler's effect.
 ///
 /// * `apply(claim, effect)` inserts the key and runs the effect in one transaction, and commits both or none.
@@ -130,6 +149,27 @@ using Applied = std::variant<Committed, Found, Busy, Leased, BeyondWindow, InDou
 template <class S>
 concept TransactionalStore = requires(S& store, const Claim& claim, Effect<typename S::Transaction> effect) {
   { store.apply(claim, effect) } -> std::same_as<Applied>;
+};
+
+/// A store that lends an event to one owner at a time, for effects outside of it.
+///
+/// * `acquire(claim, lease)` takes a free key, or one whose lease or window has ended, for `lease` from now by the
+///   store's clock (nullopt: never taken over), with a new fencing token, and commits that; it does not wait for
+///   another owner (`Leased`). Where the answer is lost it is `InDoubt`: acquire again with `doubted = token`.
+/// * `extend(claim, grant, length)` moves the lease's end to `length` from now, by the store's clock.
+/// * `complete(claim, grant, value)` records the effect: from then on the key is `Found`, for the claim's window.
+/// * `release(claim, grant)` ends the lease now.
+/// * The last three change nothing and answer `Lost` unless the row still holds this grant and no effect. They may
+///   be repeated: a second `complete` of one grant is `Kept`.
+/// * What says that the set-up is wrong, not the message, is thrown as ConfigurationError.
+/// * They may be called from many threads at once.
+template <class S>
+concept LeaseStore = requires(S& store, const Claim& claim, const Grant& grant, std::optional<Duration> lease,
+                              Duration length, const StoredValue& value) {
+  { store.acquire(claim, lease) } -> std::same_as<Acquired>;
+  { store.extend(claim, grant, length) } -> std::same_as<Held>;
+  { store.complete(claim, grant, value) } -> std::same_as<Held>;
+  { store.release(claim, grant) } -> std::same_as<Held>;
 };
 
 }  // namespace idem

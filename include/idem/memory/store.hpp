@@ -7,16 +7,19 @@
 #include <concepts>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 
 #include <idem/detail/handler_failure.hpp>
 #include <idem/detail/key_gate.hpp>
 #include <idem/error.hpp>
+#include <idem/retry/detail/saturating.hpp>
 #include <idem/store.hpp>
 
 namespace idem {
@@ -35,6 +38,9 @@ struct NoState {};
 template <std::copyable State = NoState>
 class MemoryStore {
  public:
+  /// The store's clock, which windows and leases go by; never the caller's.
+  using Clock = std::function<std::chrono::system_clock::time_point()>;
+
   /// What a handler is given.
   class Transaction {
    public:
@@ -50,8 +56,8 @@ class MemoryStore {
     std::shared_ptr<State> state_;
   };
 
-  MemoryStore() = default;
-  explicit MemoryStore(State initial) : committed_{std::make_shared<State>(std::move(initial))} {}
+  explicit MemoryStore(State initial = {}, Clock clock = std::chrono::system_clock::now)
+      : clock_{std::move(clock)}, committed_{std::make_shared<State>(std::move(initial))} {}
   MemoryStore(const MemoryStore&) = delete;
   MemoryStore& operator=(const MemoryStore&) = delete;
 
@@ -61,7 +67,7 @@ class MemoryStore {
     return *committed_;
   }
 
-  /// How many keys are committed.
+  /// How many keys there are, leased ones included.
   [[nodiscard]] std::size_t size() const {
     const std::lock_guard lock{mutex_};
     return rows_.size();
@@ -74,18 +80,66 @@ class MemoryStore {
           "a handler on a MemoryStore called a consumer on the same store: the inner call would wait for its own caller; give the inner consumer a store of its own, or call it after the outer call returned"};
     const auto now = std::chrono::steady_clock::now();
     const auto wait = claim.on_concurrent == Concurrent::defer ? Duration{0} : claim.wait_limit;
-    const auto pass = gate_.enter(claim.key, now + wait, claim.stop);
+    const auto pass = gate_.enter(claim.key, detail::saturating_add(now, wait), claim.stop);
     if (!pass) return Busy{};
-    if (auto row = find(claim.key)) return *std::move(row);
+    {
+      const std::lock_guard lock{mutex_};
+      if (auto taken = taken_by_another<Applied>(claim)) return *std::move(taken);
+    }
     return run(claim, effect);
   }
 
- private:
-  [[nodiscard]] std::optional<Found> find(const Key& key) const {
+  /// See LeaseStore.
+  [[nodiscard]] Acquired acquire(const Claim& claim, std::optional<Duration> lease) {
     const std::lock_guard lock{mutex_};
-    const auto row = rows_.find(key);
-    if (row == rows_.end()) return std::nullopt;
-    return row->second;
+    if (auto taken = taken_by_another<Acquired>(claim)) return *std::move(taken);
+    const Grant grant{next_token(), ++fences_};
+    rows_.insert_or_assign(claim.key, Row{.found = {grant.claim, claim.fingerprint, {}},
+                                          .committed = false,
+                                          .ends = lease ? after(*lease) : std::nullopt,
+                                          .fence = grant.fence});
+    return grant;
+  }
+  [[nodiscard]] Held extend(const Claim& claim, const Grant& grant, Duration length) {
+    return with_grant(claim, grant, [&](Row& row) {
+      if (row.ends) row.ends = after(length);
+    });
+  }
+  [[nodiscard]] Held complete(const Claim& claim, const Grant& grant, const StoredValue& value) {
+    const std::lock_guard lock{mutex_};
+    const auto row = rows_.find(claim.key);
+    if (row == rows_.end() || !holds(row->second, grant)) return Lost{};
+    if (row->second.committed) return Kept{};
+    row->second.committed = true;
+    row->second.found.value = value;
+    row->second.ends = claim.window ? after(*claim.window) : std::nullopt;
+    return Kept{};
+  }
+  [[nodiscard]] Held release(const Claim& claim, const Grant& grant) {
+    return with_grant(claim, grant, [&](Row& row) { row.ends = clock_(); });
+  }
+
+ private:
+  using Time = std::chrono::system_clock::time_point;
+
+  struct Row {
+    Found found;
+    bool committed = true;
+    std::optional<Time> ends = {};  ///< the window's end, or the lease's; nullopt: never
+    std::uint64_t fence = 0;
+  };
+
+  /// A row, or the horizon, that keeps this claim from the key; under the lock.
+  template <class Answer>
+  [[nodiscard]] std::optional<Answer> taken_by_another(const Claim& claim) const {
+    const auto row = rows_.find(claim.key);
+    const Time now = clock_();
+    if (row != rows_.end() && (!row->second.ends || *row->second.ends > now)) {
+      if (row->second.committed) return row->second.found;
+      return row->second.ends ? Leased{*row->second.ends - now} : Leased{};
+    }
+    if (claim.window && claim.occurred_at && *claim.occurred_at < now - *claim.window) return BeyondWindow{};
+    return std::nullopt;
   }
 
   [[nodiscard]] Applied run(const Claim& claim, Effect<Transaction>& effect) {
@@ -94,12 +148,31 @@ class MemoryStore {
     try {
       StoredValue value = effect(tx);
       const std::lock_guard lock{mutex_};
-      rows_.emplace(claim.key, Found{next_token(), claim.fingerprint, std::move(value)});
+      rows_.insert_or_assign(claim.key, Row{.found = {next_token(), claim.fingerprint, std::move(value)},
+                                            .ends = claim.window ? after(*claim.window) : std::nullopt});
       committed_ = std::move(tx.state_);
       return Committed{};
     } catch (...) {
       return detail::handler_failure();
     }
+  }
+
+  template <class Change>
+  [[nodiscard]] Held with_grant(const Claim& claim, const Grant& grant, Change change) {
+    const std::lock_guard lock{mutex_};
+    const auto row = rows_.find(claim.key);
+    if (row == rows_.end() || !holds(row->second, grant) || row->second.committed) return Lost{};
+    change(row->second);
+    return Kept{};
+  }
+
+  [[nodiscard]] static bool holds(const Row& row, const Grant& grant) noexcept {
+    return row.found.token == grant.claim && row.fence == grant.fence;
+  }
+
+  [[nodiscard]] std::optional<Time> after(Duration span) const {
+    return std::chrono::time_point_cast<Time::duration>(
+        detail::saturating_add(std::chrono::time_point_cast<Duration>(clock_()), span));
   }
 
   /// The right to run the one state transaction.
@@ -130,10 +203,14 @@ class MemoryStore {
   detail::KeyGate gate_;
   std::mutex turn_;
   std::atomic<std::thread::id> runner_{};
+  Clock clock_;
   mutable std::mutex mutex_;
-  std::unordered_map<Key, Found> rows_;
-  std::shared_ptr<const State> committed_ = std::make_shared<const State>();
+  std::unordered_map<Key, Row> rows_;
+  std::shared_ptr<const State> committed_;
   std::uint64_t tokens_ = 0;
+  std::uint64_t fences_ = 0;
 };
+
+static_assert(TransactionalStore<MemoryStore<>> && LeaseStore<MemoryStore<>>);
 
 }  // namespace idem

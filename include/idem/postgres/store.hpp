@@ -13,6 +13,7 @@
 #include <idem/detail/key_gate.hpp>
 #include <idem/error.hpp>
 #include <idem/postgres/detail/attempt.hpp>
+#include <idem/postgres/detail/messenger.hpp>
 #include <idem/postgres/detail/pool.hpp>
 #include <idem/postgres/detail/statements.hpp>
 #include <idem/postgres/options.hpp>
@@ -84,21 +85,55 @@ class PostgresStore {
     Troubles troubles;
     while (true) {
       auto loan = pool_.take(deadline, claim.stop);
-      if (!loan) return no_connection();
+      if (!loan) return postgres::detail::no_connection(pool_.limit());
       const bool from_pool = loan->from_pool() && !troubles.pooled_one_was_dead;
       try {
         if (!from_pool) loan->open(connector_);
       } catch (const postgres::detail::Unreachable& e) {
-        return Failed{.failure = {ErrorClass::reconnect, "08001", e.what()}, .fault = Fault::store};
+        return postgres::detail::failed_connection("08001", e.what());
       }
       const auto left = waits ? deadline - std::chrono::steady_clock::now() : Duration{0};
       if (auto done = attempt(claim, effect, *loan, left, from_pool, troubles)) return *std::move(done);
     }
   }
 
+  /// See LeaseStore. Each verb is a message of its own; a key that is new is acquired with one.
+  [[nodiscard]] Acquired acquire(const Claim& claim, std::optional<Duration> lease) {
+    const ClaimToken token = claim.doubted ? *claim.doubted : postgres::detail::random_token();
+    bool new_key = true;
+    for (int round = 0; round < 2 * postgres::detail::patience; ++round, new_key = !new_key) {
+      const auto answer =
+          messenger_.ask(new_key ? statements_.acquire(claim, token, lease, claim.wait_limit)
+                                 : statements_.acquire_free(claim, token, lease, claim.wait_limit),
+                         claim.wait_limit, claim.stop);
+      if (std::holds_alternative<Busy>(answer)) return Leased{claim.wait_limit};
+      if (const auto* failed = std::get_if<Failed>(&answer)) {
+        if (failed->failure.code == "08006") return InDoubt{token, failed->failure};
+        return *failed;
+      }
+      const auto& rows = std::get<pqxx::result>(answer);
+      if (new_key) {
+        if (!rows.empty()) return Grant{token, rows[0][0].as<std::uint64_t>()};
+      } else if (auto met = acquired(rows, token)) {
+        return *std::move(met);
+      }
+    }
+    throw ConfigurationError{postgres::detail::explain_hidden_row(options_.schema, claim.key)};
+  }
+  [[nodiscard]] Held extend(const Claim& claim, const Grant& grant, Duration length) {
+    return held(statements_.extend(claim, grant, length), claim);
+  }
+  [[nodiscard]] Held complete(const Claim& claim, const Grant& grant, const StoredValue& value) {
+    return held(statements_.complete(claim, grant, value), claim);
+  }
+  [[nodiscard]] Held release(const Claim& claim, const Grant& grant) {
+    return held(statements_.release(claim, grant), claim);
+  }
+
  private:
   using Attempt = postgres::detail::Attempt;
   using Spelling = postgres::detail::Spelling;
+  using Trouble = postgres::detail::Trouble;
 
   /// What has kept one call from an answer so far.
   struct Troubles {
@@ -107,31 +142,35 @@ class PostgresStore {
     int vanished_rows = 0;
     Attempt::Taking next = Attempt::Taking::fresh;
   };
-  static constexpr int patience = 5;
-
   PostgresStore(postgres::detail::Connector connector, PostgresOptions options)
       : options_{checked(std::move(options))},
         connector_{std::move(connector)},
         statements_{options_},
-        pool_{options_.max_connections} {}
+        pool_{options_.max_connections},
+        messenger_{pool_, connector_, options_} {}
 
   /// nullopt: try again.
   [[nodiscard]] std::optional<Applied> attempt(const Claim& claim, Effect<Transaction>& effect,
                                                postgres::detail::Pool::Loan& loan, Duration wait,
                                                bool from_pool, Troubles& troubles) {
-    using enum Attempt::Obstacle;
     std::optional<Applied> answer;
     bool clean = false;
     {
       Attempt one{*loan, statements_, options_, claim, spelling_.load(std::memory_order_relaxed)};
-      const auto obstacle = one.open(wait, std::exchange(troubles.next, Attempt::Taking::fresh));
-      if (!obstacle) {
+      const auto opened = one.open(wait, std::exchange(troubles.next, Attempt::Taking::fresh));
+      if (std::holds_alternative<Attempt::Ours>(opened)) {
         answer = one.run(effect);
-      } else if (*obstacle == taken) {
-        answer = found_by(one, claim, troubles);
+      } else if (const auto* obstacle = std::get_if<Attempt::Obstacle>(&opened)) {
+        if (*obstacle == Attempt::Obstacle::taken) {
+          answer = found_by(one, claim, troubles);
+        } else {
+          one.roll_back_claim();
+          answer = BeyondWindow{};
+        }
       } else {
-        if (*obstacle != dead) one.roll_back_claim();
-        answer = answer_to(*obstacle, one, from_pool, troubles);
+        const auto trouble = std::get<Trouble>(opened);
+        if (trouble != Trouble::dead) one.roll_back_claim();
+        answer = answer_to(trouble, one, from_pool, troubles);
       }
       clean = one.clean();
     }
@@ -143,7 +182,7 @@ class PostgresStore {
     try {
       if (auto row = one.find()) {
         if (row->free) {
-          if (++troubles.lost_races >= patience) return lost_races();
+          if (++troubles.lost_races >= postgres::detail::patience) return postgres::detail::lost_races();
           troubles.next = Attempt::Taking::over;
           return std::nullopt;
         }
@@ -153,55 +192,49 @@ class PostgresStore {
     } catch (const std::exception&) {
       const auto error = postgres::detail::current_driver_error();
       if (!error) throw;
-      Failed failed = postgres::detail::failed_in_transaction(options_, *error, error->sqlstate);
-      failed.fault = Fault::store;
-      if (failed.failure.kind == ErrorClass::permanent) failed.failure.kind = ErrorClass::transient;
-      return failed;
+      if (error->connection_lost) return postgres::detail::failed_connection("08006", error->message);
+      return postgres::detail::failed_statement(*error);
     }
-    if (++troubles.vanished_rows < patience) return std::nullopt;
+    if (++troubles.vanished_rows < postgres::detail::patience) return std::nullopt;
     throw ConfigurationError{postgres::detail::explain_hidden_row(options_.schema, claim.key)};
   }
 
-  [[nodiscard]] std::optional<Applied> answer_to(Attempt::Obstacle obstacle, const Attempt& one,
-                                                 bool from_pool, Troubles& troubles) {
-    using enum Attempt::Obstacle;
-    switch (obstacle) {
-      case busy: return Busy{};
-      case too_old: return BeyondWindow{};
-      case failed: return one.failure();
-      case unprepared: spelling_ = Spelling::in_full; return std::nullopt;
-      case contended:
-        if (++troubles.lost_races < patience) return std::nullopt;
-        return Failed{.failure = {ErrorClass::transient, "40001",
-                                  "the claim lost its race for the key again and again"},
-                      .fault = Fault::store};
-      case dead:
-        if (from_pool) {
-          troubles.pooled_one_was_dead = true;
-          return std::nullopt;
-        }
-        break;
-      case taken: break;
+  [[nodiscard]] std::optional<Applied> answer_to(Trouble trouble, const Attempt& one, bool from_pool,
+                                                 Troubles& troubles) {
+    switch (trouble) {
+      case Trouble::busy: return Busy{};
+      case Trouble::failed: return one.failure();
+      case Trouble::unprepared: spelling_ = Spelling::in_full; return std::nullopt;
+      case Trouble::contended:
+        if (++troubles.lost_races < postgres::detail::patience) return std::nullopt;
+        return postgres::detail::lost_races();
+      case Trouble::dead:
+        if (!from_pool) break;
+        troubles.pooled_one_was_dead = true;
+        return std::nullopt;
     }
-    return Failed{
-        .failure = {ErrorClass::reconnect, "08006", "the connection was lost while claiming the event"},
-        .fault = Fault::store};
+    return postgres::detail::failed_connection("08006", "the connection was lost while claiming the event");
   }
 
-  [[nodiscard]] static Failed lost_races() {
-    return {
-        .failure = {ErrorClass::transient, "40001", "the claim lost its race for the key again and again"},
-        .fault = Fault::store};
+  /// What the second message of an acquisition read.
+  [[nodiscard]] static std::optional<Acquired> acquired(const pqxx::result& rows, const ClaimToken& token) {
+    const auto fields = rows[0];
+    const bool too_old = std::string_view{fields[7].c_str()} == "t";
+    const auto row = Attempt::row_of(fields);
+    if (!row || row->free) return too_old ? std::optional<Acquired>{BeyondWindow{}} : std::nullopt;
+    if (!row->lease) return row->found;
+    if (row->found.token == token) return Grant{token, fields[6].template as<std::uint64_t>()};
+    return *row->lease;
   }
 
-  [[nodiscard]] Failed no_connection() const {
-    return {
-        .failure =
-            {ErrorClass::transient, "53300",
-             fmt::format(
-                 "all {} connections of the store are at work; raise max_connections, or run fewer calls at once (a handler that calls a consumer holds two)",
-                 pool_.limit())},
-        .fault = Fault::store};
+  [[nodiscard]] Held held(const std::string& message, const Claim& claim) const {
+    const auto answer = messenger_.ask(message, claim.wait_limit, {});
+    if (const auto* failed = std::get_if<Failed>(&answer)) return *failed;
+    if (std::holds_alternative<Busy>(answer))
+      return Failed{.failure = {ErrorClass::transient, "55P03", "the lease's row is locked"},
+                    .fault = Fault::store};
+    if (std::get<pqxx::result>(answer).empty()) return Lost{};
+    return Kept{};
   }
 
   /// 0: there is none.
@@ -254,10 +287,11 @@ class PostgresStore {
   postgres::detail::Connector connector_;
   postgres::detail::Statements statements_;
   postgres::detail::Pool pool_;
+  postgres::detail::Messenger messenger_;
   idem::detail::KeyGate gate_;
   std::atomic<Spelling> spelling_{Spelling::prepared};
 };
 
-static_assert(TransactionalStore<PostgresStore>);
+static_assert(TransactionalStore<PostgresStore> && LeaseStore<PostgresStore>);
 
 }  // namespace idem

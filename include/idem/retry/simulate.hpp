@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <type_traits>
 
 #include <idem/retry/limit.hpp>
 #include <idem/retry/policy.hpp>
@@ -49,10 +50,10 @@ template <RetryPolicy Policy>
       if (next.verdict != RetryVerdict::retry) break;
       if (k > 1024) {
         // Nothing grows past what the last attempt waits.
-        RetryState final{.failures = attempts - 1, .last_delay = Duration::max()};
-        if (hint >= Duration::zero()) final.retry_after = std::min(hint, limit - Duration{1});
-        return std::min(limit, detail::saturating_add(
-                                   most, detail::saturating_multiply(policy.decide(final).hi, attempts - k)));
+        RetryState furthest{.failures = attempts - 1, .last_delay = Duration::max()};
+        if (hint >= Duration::zero()) furthest.retry_after = std::min(hint, limit - Duration{1});
+        return std::min(limit, detail::saturating_add(most, detail::saturating_multiply(
+                                                                policy.decide(furthest).hi, attempts - k)));
       }
       // The latest moment at which the policy still goes on: there the longest delay ends latest.
       const Duration at = std::min(most, limit - next.lo - Duration{1});

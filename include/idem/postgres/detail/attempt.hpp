@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 
 #include <fmt/core.h>
 
@@ -35,22 +36,20 @@ class Attempt {
         token_{random_token()},
         tx_{*session.connection} {}
 
-  /// What the claim met, when it is not ours.
+  /// What the claim met, when the key is not ours and nothing went wrong.
   enum class Obstacle {
-    taken,       ///< a row holds the key; ask `find`
-    too_old,     ///< the key is free, and the event older than the window
-    busy,        ///< another transaction held it for the whole wait
-    contended,   ///< a lost race of a stricter isolation level, or a deadlock: try again
-    dead,        ///< the connection is gone
-    unprepared,  ///< our prepared statements are not known to the server session
-    failed       ///< see `failure()`
+    taken,   ///< a row holds the key; ask `find`
+    too_old  ///< the key is free, and the event older than the window
   };
 
   /// Whether the key is claimed as a new one, or from a row that is free again.
   enum class Taking { fresh, over };
 
-  /// Opens the transaction and claims the key; nullopt: it is ours. Throws: ConfigurationError.
-  [[nodiscard]] std::optional<Obstacle> open(Duration wait, Taking taking) {
+  struct Ours {};
+  using Opened = std::variant<Ours, Obstacle, Trouble>;
+
+  /// Opens the transaction and claims the key. Throws: ConfigurationError.
+  [[nodiscard]] Opened open(Duration wait, Taking taking) {
     try {
       prepare();
       const pqxx::result claimed =
@@ -59,11 +58,13 @@ class Attempt {
       if (claimed.empty()) return Obstacle::taken;
       xid_ = claimed[0][0].c_str();
       const bool too_old = claimed.columns() > 2 && std::string_view{claimed[0][2].c_str()} == "t";
-      return too_old ? std::optional{Obstacle::too_old} : std::nullopt;
+      if (too_old) return Obstacle::too_old;
+      return Ours{};
     } catch (const std::exception&) {
       const auto error = current_driver_error();
       if (!error) throw;
-      return obstacle(*error);
+      failure_ = failed_statement(*error);
+      return trouble_of(options_, *error, session_);
     }
   }
 
@@ -79,7 +80,12 @@ class Attempt {
     const pqxx::result rows = tx_.send(statements_.find(claim_.key));
     over_and_clean();
     if (rows.empty()) return std::nullopt;
-    const auto fields = rows[0];
+    return row_of(rows[0]);
+  }
+
+  /// The first six columns of `find`; nullopt where there is no row.
+  [[nodiscard]] static std::optional<Row> row_of(const auto& fields) {
+    if (fields[0].is_null()) return std::nullopt;
     Row row{.found = {.token = token_of(fields[0].c_str())},
             .free = std::string_view{fields[3].c_str()} == "t"};
     if (!fields[1].is_null()) {
@@ -123,6 +129,7 @@ class Attempt {
   }
 
   [[nodiscard]] bool clean() const noexcept { return clean_; }
+  /// After Trouble::failed.
   [[nodiscard]] const Failed& failure() const noexcept { return failure_; }
 
  private:
@@ -133,29 +140,6 @@ class Attempt {
     if (spelling_ == Spelling::in_full || session_.prepared) return;
     tx_.send(statements_.prepare());
     session_.prepared = true;
-  }
-
-  [[nodiscard]] Obstacle obstacle(const DriverError& error) {
-    const std::string& state = error.sqlstate;
-    if (error.connection_lost) return Obstacle::dead;
-    if (state == "55P03" || state == "57014") return Obstacle::busy;
-    if (state == "40001" || state == "40P01") return Obstacle::contended;
-    if (spelling_ == Spelling::prepared && (state == "26000" || state == "42P05"))
-      return Obstacle::unprepared;
-    if (refuses_the_key(state)) {
-      failure_ = {
-          .failure = {ErrorClass::permanent, std::string{code::invalid_key},
-                      fmt::format("the server refuses the key (SQLSTATE {}): {}", state, error.message)}};
-      return Obstacle::failed;
-    }
-    if (is_configuration(state) || (state == "25006" && session_.read_only_by_default)) {
-      roll_back_claim();
-      throw ConfigurationError{explain_configuration(options_.schema, error)};
-    }
-    // A standby (25006) as well: another connection may reach the primary.
-    if (rule_for(state).in_transaction == ErrorClass::reconnect) return Obstacle::dead;
-    failure_ = {.failure = {ErrorClass::transient, state, error.message}, .fault = Fault::store};
-    return Obstacle::failed;
   }
 
   /// The failure behind an error that the handler's SQL met, and let out.

@@ -12,6 +12,7 @@
 #include <idem/detail/text.hpp>
 #include <idem/key.hpp>
 #include <idem/postgres/detail/pqxx.hpp>
+#include <idem/postgres/detail/session.hpp>
 #include <idem/postgres/options.hpp>
 #include <idem/postgres/sqlstate.hpp>
 #include <idem/store.hpp>
@@ -66,6 +67,61 @@ namespace idem::postgres::detail {
   return fmt::format("the schema \"{}\" cannot be used (SQLSTATE {}): {}; {}", idem::detail::escaped(schema),
                      state, error.message, way_out);
 }
+
+/// What an error of a statement of our own means.
+enum class Trouble {
+  busy,        ///< another transaction held the key for the whole wait
+  contended,   ///< a lost race of a stricter isolation level, or a deadlock: try again
+  dead,        ///< the connection is gone, or leads to a server that cannot write
+  unprepared,  ///< our prepared statements are not known to the server session
+  failed       ///< see `failed_statement`
+};
+
+/// Throws: ConfigurationError — no message can be handled until the set-up is mended.
+[[nodiscard]] inline Trouble trouble_of(const PostgresOptions& options, const DriverError& error,
+                                        const Session& session) {
+  const std::string& state = error.sqlstate;
+  if (error.connection_lost) return Trouble::dead;
+  if (state == "55P03" || state == "57014") return Trouble::busy;
+  if (state == "40001" || state == "40P01") return Trouble::contended;
+  if (state == "26000" || state == "42P05") return Trouble::unprepared;
+  if (refuses_the_key(state)) return Trouble::failed;
+  if (is_configuration(state) || (state == "25006" && session.read_only_by_default))
+    throw ConfigurationError{explain_configuration(options.schema, error)};
+  return rule_for(state).in_transaction == ErrorClass::reconnect ? Trouble::dead : Trouble::failed;
+}
+
+/// The failure of a statement of our own: the key's, where the server refuses it, else the store's.
+[[nodiscard]] inline Failed failed_statement(const DriverError& error) {
+  if (refuses_the_key(error.sqlstate))
+    return {.failure = {
+                ErrorClass::permanent, std::string{code::invalid_key},
+                fmt::format("the server refuses the key (SQLSTATE {}): {}", error.sqlstate, error.message)}};
+  return {.failure = {ErrorClass::transient, error.sqlstate, error.message}, .fault = Fault::store};
+}
+
+[[nodiscard]] inline Failed failed_connection(std::string_view sqlstate, std::string_view what) {
+  return {.failure = {ErrorClass::reconnect, std::string{sqlstate}, std::string{what}},
+          .fault = Fault::store};
+}
+
+[[nodiscard]] inline Failed lost_races() {
+  return {.failure = {ErrorClass::transient, "40001", "the claim lost its race for the key again and again"},
+          .fault = Fault::store};
+}
+
+[[nodiscard]] inline Failed no_connection(std::size_t limit) {
+  return {
+      .failure =
+          {ErrorClass::transient, "53300",
+           fmt::format(
+               "all {} connections of the store are at work; raise max_connections, or run fewer calls at once (a handler that calls a consumer holds two)",
+               limit)},
+      .fault = Fault::store};
+}
+
+/// How often a race with others is run again before the call gives up.
+inline constexpr int patience = 5;
 
 /// A key that can neither be inserted nor seen.
 [[nodiscard]] inline std::string explain_hidden_row(std::string_view schema, const Key& key) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -72,6 +73,10 @@ inline void append_bytea(std::string& sql, std::span<const std::byte> bytes) {
 [[nodiscard]] inline std::string interval(Duration span) {
   return fmt::format("'{} microseconds'::interval",
                      std::chrono::ceil<std::chrono::microseconds>(span).count());
+}
+
+[[nodiscard]] inline std::string interval_or_null(const std::optional<Duration>& span) {
+  return span ? interval(*span) : "NULL::interval";
 }
 
 /// A moment, held within the years 1 to 9999 that every server accepts.

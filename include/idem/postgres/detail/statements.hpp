@@ -30,6 +30,7 @@ class Statements {
  public:
   explicit Statements(const PostgresOptions& options)
       : keys_{identifier(options.schema) + ".keys"},
+        fences_{literal(identifier(options.schema) + ".fences") + "::regclass"},
         begin_{begin(options.isolation)},
         tenant_setting_{setting_name(options.tenant_setting)} {
     const std::string claim = claim_sql({.tenant = "$1",
@@ -67,7 +68,7 @@ class Statements {
            fmt::format(
                "UPDATE {} SET claim_token = {}, fingerprint = {}, value = NULL, "
                "committed_at = clock_timestamp(), window_ends = clock_timestamp() + {}, "
-               "generation = generation + 1, leased_until = NULL WHERE {} AND {} RETURNING {}",
+               "generation = generation + (committed_at IS NOT NULL)::int, leased_until = NULL WHERE {} AND {} RETURNING {}",
                keys_, texts.token, texts.fingerprint, texts.window, where(claim.key), is_free,
                claim_answer(texts));
   }
@@ -80,6 +81,64 @@ class Statements {
     return sql + fmt::format(
                      "SELECT claim_token, fingerprint, value, {}, committed_at IS NULL, {} FROM {} WHERE {}",
                      is_free, lease_rest, keys_, where(key));
+  }
+
+  /// Takes a key that no row holds, for a lease: a row with the fencing token says that it is ours.
+  [[nodiscard]] std::string acquire(const Claim& claim, const ClaimToken& token,
+                                    std::optional<Duration> lease, Duration wait) const {
+    const ClaimTexts texts = texts_of(claim, token, {});
+    return settings(claim.key, wait) +
+           fmt::format(
+               "INSERT INTO {0} (tenant, consumer, event_id, claim_token, fingerprint, committed_at, "
+               "leased_until, fence) SELECT {1}, {2}, {3}, {4}, {5}, NULL, clock_timestamp() + {6}, "
+               "nextval({7}) WHERE NOT {8} ON CONFLICT (tenant, consumer, event_id) DO NOTHING "
+               "RETURNING fence",
+               keys_, texts.tenant, texts.consumer, texts.event_id, texts.token, texts.fingerprint,
+               interval_or_null(lease), fences_, too_old(texts));
+  }
+
+  /// Takes a key whose row is free again, for a lease, and tells what holds it now: as `find`, with the fencing token
+  /// and whether the event is too old. Every column is NULL but the last where there is no row.
+  [[nodiscard]] std::string acquire_free(const Claim& claim, const ClaimToken& token,
+                                         std::optional<Duration> lease, Duration wait) const {
+    const ClaimTexts texts = texts_of(claim, token, {});
+    return settings(claim.key, wait) +
+           fmt::format(
+               "UPDATE {0} SET claim_token = {1}, fingerprint = {2}, value = NULL, window_ends = NULL, "
+               "generation = generation + (committed_at IS NOT NULL)::int, committed_at = NULL, "
+               "leased_until = clock_timestamp() + {3}, fence = nextval({4}) WHERE {5} AND {6} AND NOT {7}; "
+               "SELECT claim_token, fingerprint, value, {6}, committed_at IS NULL, {8}, fence, {7} "
+               "FROM (SELECT 1) one LEFT JOIN {0} ON {5}",
+               keys_, texts.token, texts.fingerprint, interval_or_null(lease), fences_, where(claim.key),
+               is_free, too_old(texts), lease_rest);
+  }
+
+  /// Moves the end of a lease that has one; a row says that it is still this grant's.
+  [[nodiscard]] std::string extend(const Claim& claim, const Grant& grant, Duration length) const {
+    return move_end(
+        claim, grant,
+        fmt::format("CASE WHEN leased_until IS NOT NULL THEN clock_timestamp() + {} END", interval(length)));
+  }
+
+  /// Ends a lease now; a row as above.
+  [[nodiscard]] std::string release(const Claim& claim, const Grant& grant) const {
+    return move_end(claim, grant, "clock_timestamp()");
+  }
+
+  /// Records the effect of a lease; a row says that it is recorded, now or before.
+  [[nodiscard]] std::string complete(const Claim& claim, const Grant& grant, const StoredValue& value) const {
+    std::string bytes = "NULL";
+    if (value) {
+      bytes.clear();
+      append_bytea(bytes, std::as_bytes(std::span{value->data(), value->size()}));
+    }
+    const std::string ours = where(claim.key, grant);
+    return settings(claim.key, claim.wait_limit) +
+           fmt::format(
+               "UPDATE {0} SET committed_at = clock_timestamp(), leased_until = NULL, value = {1}, "
+               "window_ends = clock_timestamp() + {2} WHERE {3} AND committed_at IS NULL; "
+               "SELECT fence FROM {0} WHERE {3} AND committed_at IS NOT NULL",
+               keys_, bytes, interval_or_null(claim.window), ours);
   }
 
   /// Commits, if the transaction is still the one that made the claim and nothing in it has failed.
@@ -168,14 +227,19 @@ class Statements {
   [[nodiscard]] static std::string claim_answer(const ClaimTexts& texts) {
     std::string answer =
         fmt::format("pg_current_xact_id(), set_config('lock_timeout', {}, true)", texts.own_timeout);
-    if (!texts.window.empty())
-      answer += fmt::format(", COALESCE({} + {} < clock_timestamp(), false)", texts.occurred, texts.window);
+    if (!texts.window.empty()) answer += ", " + too_old(texts);
     return answer;
   }
 
-  [[nodiscard]] std::string open(const Key& key, Duration wait) const {
+  [[nodiscard]] static std::string too_old(const ClaimTexts& texts) {
+    return fmt::format("COALESCE({} + {} < clock_timestamp(), false)", texts.occurred, texts.window);
+  }
+
+  [[nodiscard]] std::string open(const Key& key, Duration wait) const { return begin_ + settings(key, wait); }
+
+  [[nodiscard]] std::string settings(const Key& key, Duration wait) const {
     const auto wait_ms = std::chrono::ceil<std::chrono::milliseconds>(wait).count();
-    std::string sql = begin_;
+    std::string sql;
     append_tenant(sql, key);
     return sql +
            fmt::format("SET LOCAL lock_timeout = '{}ms'; ", std::clamp<std::int64_t>(wait_ms, 1, 2147483647));
@@ -202,6 +266,17 @@ class Statements {
     return guard_sql(fmt::format("'{}'::xid8", xid));
   }
 
+  [[nodiscard]] std::string move_end(const Claim& claim, const Grant& grant, std::string_view end) const {
+    return settings(claim.key, claim.wait_limit) +
+           fmt::format("UPDATE {} SET leased_until = {} WHERE {} AND committed_at IS NULL RETURNING fence",
+                       keys_, end, where(claim.key, grant));
+  }
+
+  [[nodiscard]] static std::string where(const Key& key, const Grant& grant) {
+    return fmt::format("{} AND claim_token = '{}' AND fence = {}", where(key), hex_of(grant.claim),
+                       grant.fence);
+  }
+
   [[nodiscard]] static std::string where(const Key& key) {
     return fmt::format("tenant = {} AND consumer = {} AND event_id = {}", literal(key.tenant()),
                        literal(key.consumer()), literal(key.event_id()));
@@ -213,6 +288,7 @@ class Statements {
   }
 
   std::string keys_;
+  std::string fences_;
   std::string begin_;
   std::string tenant_setting_;
   std::string claim_name_;
