@@ -282,8 +282,9 @@ class IdempotentConsumer {
       refuse("lease is not above zero; nullopt is what says \"never taken over\"");
     if (options.window && *options.window <= Duration{0})
       refuse("window is not above zero; nullopt is what says \"for ever\"");
-    if (options.attempts == Attempts::counted_by_store)
-      refuse("Attempts::counted_by_store is not supported yet; set delivery_count in event_of");
+    if (options.attempts == Attempts::counted_by_store && !CountingStore<Store>)
+      refuse(
+          "this store does not count starts: use Attempts::by_transport, or a store that models idem::CountingStore");
   }
 
   template <class Kind>

@@ -111,6 +111,14 @@ struct Kept {};
 /// The lease is not this owner's any more: nothing was changed.
 struct Lost {};
 
+/// One start of a handler, counted where it survives a crash.
+struct Start {
+  ClaimToken token = {};
+  std::uint64_t before = 0;  ///< starts of the same event that were counted before
+};
+/// How a counted start ended, unless the effect was applied. A start that has no end is a crash.
+enum class StartEnd { failed, not_counted };
+
 /// Where a failed attempt may be tried again.
 enum class Retry { in_call, by_redelivery };
 
@@ -124,6 +132,8 @@ struct Failed {
   Retry retry = Retry::in_call;
   std::optional<Duration> retry_after = {};
 };
+
+using Started = std::variant<Start, Failed>;
 
 /// What one `apply` did.
 using Applied = std::variant<Committed, Found, Busy, Leased, BeyondWindow, InDoubt, Failed>;
@@ -170,6 +180,17 @@ concept LeaseStore = requires(S& store, const Claim& claim, const Grant& grant, 
   { store.extend(claim, grant, length) } -> std::same_as<Held>;
   { store.complete(claim, grant, value) } -> std::same_as<Held>;
   { store.release(claim, grant) } -> std::same_as<Held>;
+};
+
+/// A store that counts how often the handler of an event was started, for `Attempts::counted_by_store`.
+///
+/// * `start(claim)` counts one more start and commits that before it answers, apart from the effect's transaction.
+/// * `end(claim, start, how)` tells a failure from a crash, or takes the start back: an outage counts as neither.
+/// * Both may be repeated when their answer is lost; the same start is counted, and ended, once.
+template <class S>
+concept CountingStore = requires(S& store, const Claim& claim, const Start& start, StartEnd how) {
+  { store.start(claim) } -> std::same_as<Started>;
+  { store.end(claim, start, how) } -> std::same_as<Held>;
 };
 
 }  // namespace idem

@@ -116,6 +116,43 @@ class Decisions {
 
   [[nodiscard]] bool decided() const noexcept { return conclusion_.has_value(); }
 
+  /// Counts the call's start, where the store does. False: the call is decided, and the handler must not start.
+  template <class Store>
+  [[nodiscard]] bool may_start(Store& store, const Claim& claim) {
+    if constexpr (CountingStore<Store>) {
+      if (terms_.options.attempts == Attempts::by_transport || start_) return true;
+      Started started = ask_store([&]() -> Started { return store.start(claim); });
+      if (auto* failed = std::get_if<Failed>(&started)) {
+        failed->fault = Fault::store;
+        ask_redelivery(std::move(*failed), "");
+        return false;
+      }
+      start_ = std::get<Start>(started);
+      if (start_->before >= terms_.redeliver.policy().attempts_allowed()) {
+        reject(
+            {ErrorClass::permanent, std::string{code::crashed},
+             fmt::format(
+                 "the handler was started {} time(s) before, and neither finished nor failed for the last time",
+                 start_->before)});
+        start_end_ = StartEnd::not_counted;
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /// Tells how the counted start ended; what cannot be told now looks like a crash.
+  template <class Store>
+  void settle_start(Store& store, const Claim& claim) noexcept {
+    if constexpr (CountingStore<Store>) {
+      if (!start_ || !start_end_) return;
+      try {
+        static_cast<void>(store.end(claim, *start_, *start_end_));
+      } catch (...) {
+      }
+    }
+  }
+
   [[nodiscard]] Conclusion end(Resolved resolved) {
     conclusion_->resolved_in_doubt = resolved == Resolved::yes;
     tell({.what = Observed::decided,
@@ -201,6 +238,7 @@ class Decisions {
   void ask_redelivery(Failed failed, std::string_view why) {
     if (!why.empty())
       failed.failure.message += fmt::format(" ({} after {} attempt(s) in this call)", why, attempts_);
+    start_end_ = failed.fault == Fault::message ? StartEnd::failed : StartEnd::not_counted;
     const RetryState state = delivery_state(failed.retry_after);
     const bool may_reject = failed.fault == Fault::message && attempts_ > 0;
     const RetryDecision decision =
@@ -217,6 +255,7 @@ class Decisions {
 
   /// Somebody else is at work. `at_least`: when it is worth coming back; nullopt: nobody knows.
   void in_progress(Failure failure, std::optional<Duration> at_least) {
+    start_end_ = StartEnd::not_counted;
     const RetryDecision decision = terms_.redeliver.give_back(delivery_state({}));
     const Duration delay = sample(decision.lo, decision.hi, terms_.engine);
     conclude({.status = Status::in_progress,
@@ -226,10 +265,12 @@ class Decisions {
   }
 
   void reject(Failure failure) {
+    start_end_ = StartEnd::failed;
     conclude({.status = Status::rejected, .action = Action::dead_letter, .failure = std::move(failure)});
   }
 
   void cancel() {
+    start_end_ = StartEnd::not_counted;
     conclude({.status = Status::deferred,
               .action = Action::redeliver,
               .failure = Failure{ErrorClass::cancelled, {}, "the caller asked for the message back"}});
@@ -271,8 +312,8 @@ class Decisions {
   }
 
   [[nodiscard]] RetryState delivery_state(std::optional<Duration> retry_after) const {
-    const std::int64_t count = std::max<std::int64_t>(1, event_.delivery_count);
-    return {.failures = static_cast<std::uint64_t>(count), .retry_after = retry_after};
+    const auto by_transport = static_cast<std::uint64_t>(std::max<std::int64_t>(1, event_.delivery_count));
+    return {.failures = start_ ? start_->before + 1 : by_transport, .retry_after = retry_after};
   }
 
   [[nodiscard]] std::optional<Duration> hold_left() const {
@@ -283,6 +324,8 @@ class Decisions {
   RetryLoop<std::remove_cvref_t<decltype(std::declval<Terms&>().policy)>> loop_;
   TimePoint began_;
   std::optional<Conclusion> conclusion_ = {};
+  std::optional<Start> start_ = {};
+  std::optional<StartEnd> start_end_ = {};  ///< nullopt: applied
 };
 
 }  // namespace idem::detail

@@ -27,6 +27,7 @@ class Delivery : public Decisions<Terms> {
   [[nodiscard]] Conclusion run(Effect<Transaction> effect) {
     const auto at_work = [&](Transaction& tx) -> StoredValue {
       settle_doubt();
+      if (!this->may_start(store_, claim_)) throw GiveBack{};
       ++this->attempts_;
       return effect(tx);
     };
@@ -38,6 +39,7 @@ class Delivery : public Decisions<Terms> {
       Applied met = this->ask_store([&]() -> Applied { return store_.apply(claim_, at_work); });
       std::visit([this](auto&& answer) { this->decide(std::move(answer)); }, std::move(met));
     }
+    this->settle_start(store_, claim_);
     return this->end(resolved_);
   }
 
@@ -85,6 +87,7 @@ class Delivery : public Decisions<Terms> {
   }
 
   void decide(Failed failed) {
+    if (this->decided()) return;  // before the handler could start
     if (claim_.doubted) return look_again();
     if (given_back_) {
       const RetryStep step = *std::exchange(given_back_, std::nullopt);

@@ -42,6 +42,7 @@ class LeaseDelivery : public Decisions<Terms> {
       std::visit([this](auto&& answer) { this->decide(std::move(answer)); }, std::move(met));
     }
     if (grant_) hold(work);
+    this->settle_start(store_, claim_);
     return this->end(resolved_);
   }
 
@@ -111,6 +112,7 @@ class LeaseDelivery : public Decisions<Terms> {
       this->cancel();
       return std::nullopt;
     }
+    if (!this->may_start(store_, claim_)) return std::nullopt;
     ++this->attempts_;
     try {
       return work(lease);

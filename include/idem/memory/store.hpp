@@ -119,6 +119,22 @@ class MemoryStore {
     return with_grant(claim, grant, [&](Row& row) { row.ends = clock_(); });
   }
 
+  /// See CountingStore.
+  [[nodiscard]] Started start(const Claim& claim) {
+    const std::lock_guard lock{mutex_};
+    Starts& starts = starts_[claim.key];
+    starts.open = next_token();
+    return Start{starts.open, starts.count++};
+  }
+  [[nodiscard]] Held end(const Claim& claim, const Start& start, StartEnd how) {
+    const std::lock_guard lock{mutex_};
+    Starts& starts = starts_[claim.key];
+    if (starts.open != start.token) return Lost{};
+    starts.open = {};
+    if (how == StartEnd::not_counted) --starts.count;
+    return Kept{};
+  }
+
  private:
   using Time = std::chrono::system_clock::time_point;
 
@@ -127,6 +143,11 @@ class MemoryStore {
     bool committed = true;
     std::optional<Time> ends = {};  ///< the window's end, or the lease's; nullopt: never
     std::uint64_t fence = 0;
+  };
+
+  struct Starts {
+    std::uint64_t count = 0;
+    ClaimToken open = {};  ///< of the start that has not ended
   };
 
   /// A row, or the horizon, that keeps this claim from the key; under the lock.
@@ -206,11 +227,12 @@ class MemoryStore {
   Clock clock_;
   mutable std::mutex mutex_;
   std::unordered_map<Key, Row> rows_;
+  std::unordered_map<Key, Starts> starts_;
   std::shared_ptr<const State> committed_;
   std::uint64_t tokens_ = 0;
   std::uint64_t fences_ = 0;
 };
 
-static_assert(TransactionalStore<MemoryStore<>> && LeaseStore<MemoryStore<>>);
+static_assert(TransactionalStore<MemoryStore<>> && LeaseStore<MemoryStore<>> && CountingStore<MemoryStore<>>);
 
 }  // namespace idem

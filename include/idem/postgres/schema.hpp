@@ -39,6 +39,17 @@ CREATE TABLE IF NOT EXISTS {name}.keys (
   fence        bigint,                  -- the fencing token of the last lease
   PRIMARY KEY (tenant, consumer, event_id)
 );
+-- How often an event's handler was started, for consumers that count here: starts without an end are crashes.
+CREATE TABLE IF NOT EXISTS {name}.attempts (
+  tenant     text COLLATE "C" NOT NULL,
+  consumer   text COLLATE "C" NOT NULL,
+  event_id   text COLLATE "C" NOT NULL,
+  starts     integer NOT NULL,
+  failures   integer NOT NULL DEFAULT 0,
+  open_start uuid,                      -- the start that has not ended
+  started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (tenant, consumer, event_id)
+);
 -- Fencing tokens: one sequence for all keys, so that they grow for ever.
 CREATE SEQUENCE IF NOT EXISTS {name}.fences;
 CREATE TABLE IF NOT EXISTS {name}.schema_info (

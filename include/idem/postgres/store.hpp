@@ -121,13 +121,27 @@ class PostgresStore {
     throw ConfigurationError{postgres::detail::explain_hidden_row(options_.schema, claim.key)};
   }
   [[nodiscard]] Held extend(const Claim& claim, const Grant& grant, Duration length) {
-    return held(statements_.extend(claim, grant, length), claim);
+    return held(messenger_, statements_.extend(claim, grant, length), claim);
   }
   [[nodiscard]] Held complete(const Claim& claim, const Grant& grant, const StoredValue& value) {
-    return held(statements_.complete(claim, grant, value), claim);
+    return held(messenger_, statements_.complete(claim, grant, value), claim);
   }
   [[nodiscard]] Held release(const Claim& claim, const Grant& grant) {
-    return held(statements_.release(claim, grant), claim);
+    return held(messenger_, statements_.release(claim, grant), claim);
+  }
+
+  /// See CountingStore. Counting has one connection of its own, opened when it is first used: the call that counts
+  /// holds one already, and must not wait for another.
+  [[nodiscard]] Started start(const Claim& claim) {
+    const ClaimToken token = postgres::detail::random_token();
+    const auto answer = counter_.ask(statements_.start(claim, token), claim.wait_limit, claim.stop);
+    if (const auto* rows = std::get_if<pqxx::result>(&answer))
+      return Start{token, (*rows)[0][0].as<std::uint64_t>()};
+    if (const auto* failed = std::get_if<Failed>(&answer)) return *failed;
+    return locked("the event's count of starts is locked");
+  }
+  [[nodiscard]] Held end(const Claim& claim, const Start& start, StartEnd how) {
+    return held(counter_, statements_.end(claim, start, how), claim);
   }
 
  private:
@@ -147,7 +161,8 @@ class PostgresStore {
         connector_{std::move(connector)},
         statements_{options_},
         pool_{options_.max_connections},
-        messenger_{pool_, connector_, options_} {}
+        messenger_{pool_, connector_, options_},
+        counter_{counter_pool_, connector_, options_} {}
 
   /// nullopt: try again.
   [[nodiscard]] std::optional<Applied> attempt(const Claim& claim, Effect<Transaction>& effect,
@@ -227,14 +242,17 @@ class PostgresStore {
     return *row->lease;
   }
 
-  [[nodiscard]] Held held(const std::string& message, const Claim& claim) const {
-    const auto answer = messenger_.ask(message, claim.wait_limit, {});
+  [[nodiscard]] static Held held(const postgres::detail::Messenger& messenger, const std::string& message,
+                                 const Claim& claim) {
+    const auto answer = messenger.ask(message, claim.wait_limit, {});
     if (const auto* failed = std::get_if<Failed>(&answer)) return *failed;
-    if (std::holds_alternative<Busy>(answer))
-      return Failed{.failure = {ErrorClass::transient, "55P03", "the lease's row is locked"},
-                    .fault = Fault::store};
+    if (std::holds_alternative<Busy>(answer)) return locked("the event's row is locked");
     if (std::get<pqxx::result>(answer).empty()) return Lost{};
     return Kept{};
+  }
+
+  [[nodiscard]] static Failed locked(std::string_view what) {
+    return {.failure = {ErrorClass::transient, "55P03", std::string{what}}, .fault = Fault::store};
   }
 
   /// 0: there is none.
@@ -287,11 +305,13 @@ class PostgresStore {
   postgres::detail::Connector connector_;
   postgres::detail::Statements statements_;
   postgres::detail::Pool pool_;
+  postgres::detail::Pool counter_pool_{1};
   postgres::detail::Messenger messenger_;
+  postgres::detail::Messenger counter_;
   idem::detail::KeyGate gate_;
   std::atomic<Spelling> spelling_{Spelling::prepared};
 };
 
-static_assert(TransactionalStore<PostgresStore> && LeaseStore<PostgresStore>);
+static_assert(TransactionalStore<PostgresStore> && LeaseStore<PostgresStore> && CountingStore<PostgresStore>);
 
 }  // namespace idem

@@ -30,6 +30,7 @@ class Statements {
  public:
   explicit Statements(const PostgresOptions& options)
       : keys_{identifier(options.schema) + ".keys"},
+        attempts_{identifier(options.schema) + ".attempts"},
         fences_{literal(identifier(options.schema) + ".fences") + "::regclass"},
         begin_{begin(options.isolation)},
         tenant_setting_{setting_name(options.tenant_setting)} {
@@ -139,6 +140,26 @@ class Statements {
                "window_ends = clock_timestamp() + {2} WHERE {3} AND committed_at IS NULL; "
                "SELECT fence FROM {0} WHERE {3} AND committed_at IS NOT NULL",
                keys_, bytes, interval_or_null(claim.window), ours);
+  }
+
+  /// Counts a start; the row tells how many there were before. Counted once, however often it is sent.
+  [[nodiscard]] std::string start(const Claim& claim, const ClaimToken& token) const {
+    return settings(claim.key, claim.wait_limit) +
+           fmt::format(
+               "INSERT INTO {0} AS a (tenant, consumer, event_id, starts, open_start) VALUES ({1}, {2}, {3}, 1, "
+               "'{4}') ON CONFLICT (tenant, consumer, event_id) DO UPDATE SET starts = a.starts + "
+               "(a.open_start IS DISTINCT FROM excluded.open_start)::int, open_start = excluded.open_start, "
+               "started_at = clock_timestamp() RETURNING starts - 1",
+               attempts_, literal(claim.key.tenant()), literal(claim.key.consumer()),
+               literal(claim.key.event_id()), hex_of(token));
+  }
+
+  /// Ends a counted start; no row: it has ended.
+  [[nodiscard]] std::string end(const Claim& claim, const Start& start, StartEnd how) const {
+    return settings(claim.key, claim.wait_limit) +
+           fmt::format("UPDATE {} SET {}, open_start = NULL WHERE {} AND open_start = '{}' RETURNING starts",
+                       attempts_, how == StartEnd::failed ? "failures = failures + 1" : "starts = starts - 1",
+                       where(claim.key), hex_of(start.token));
   }
 
   /// Commits, if the transaction is still the one that made the claim and nothing in it has failed.
@@ -288,6 +309,7 @@ class Statements {
   }
 
   std::string keys_;
+  std::string attempts_;
   std::string fences_;
   std::string begin_;
   std::string tenant_setting_;
