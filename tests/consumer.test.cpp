@@ -124,7 +124,9 @@ TEST_CASE("a consumer on a MemoryStore: keys", "[consumer]") { show_all(key_beha
 TEST_CASE("a consumer on a MemoryStore: fingerprints and values", "[consumer]") {
   show_all(fingerprint_behaviours<MemoryBench>());
 }
-TEST_CASE("a consumer on a MemoryStore: failures", "[consumer]") { show_all(failure_behaviours<MemoryBench>()); }
+TEST_CASE("a consumer on a MemoryStore: failures", "[consumer]") {
+  show_all(failure_behaviours<MemoryBench>());
+}
 TEST_CASE("a consumer on a MemoryStore: concurrency", "[consumer]") {
   show_all(concurrency_behaviours<MemoryBench>());
 }
@@ -164,8 +166,8 @@ TEST_CASE("whatever can be called is a handler", "[consumer]") {
       tx.add(p);
     }
   } service;
-  const IdempotentConsumer by_service{"pay.v1", store,
-                                      [&service](LeastStore::Transaction& tx, const Payment& p) { service.pay(tx, p); }};
+  const IdempotentConsumer by_service{
+      "pay.v1", store, [&service](LeastStore::Transaction& tx, const Payment& p) { service.pay(tx, p); }};
   CHECK(by_service(next()).status == Status::applied);
   CHECK(service.calls == 1);
 
@@ -178,7 +180,8 @@ TEST_CASE("whatever can be called is a handler", "[consumer]") {
   CHECK(by_function(next()).value == 5);
 
   auto owned = std::make_unique<int>(7);
-  const IdempotentConsumer by_owner{"pay.v1", store, [owned = std::move(owned)](LeastStore::Transaction& tx, Payment p) {
+  const IdempotentConsumer by_owner{"pay.v1", store,
+                                    [owned = std::move(owned)](LeastStore::Transaction& tx, Payment p) {
                                       tx.add(p);
                                       return *owned;
                                     }};
@@ -193,8 +196,8 @@ TEST_CASE("whatever can be called is a handler", "[consumer]") {
 TEST_CASE("a handler may return a reference or a const value", "[consumer]") {
   LeastStore store;
   static const std::string text = "kept";
-  const IdempotentConsumer consumer{"pay.v1", store,
-                                    [](LeastStore::Transaction&, const Payment&) -> const std::string& { return text; }};
+  const IdempotentConsumer consumer{
+      "pay.v1", store, [](LeastStore::Transaction&, const Payment&) -> const std::string& { return text; }};
   const auto outcome = consumer(Payment{});
   static_assert(std::is_same_v<decltype(outcome), const Outcome<std::string>>);
   CHECK(outcome.value == "kept");
@@ -228,12 +231,12 @@ void check_parts(FakeTime& time, Recorder& seen, Parts&&... parts) {
   const auto slept = time.slept().size();
   const auto told = seen.count(Observed::decided);
   CHECK(pay(Payment{}).status == Status::applied);
-  CHECK(pay(Payment{.amount = 2}).action == Action::acknowledge);                   // options
-  CHECK(pay(Payment{.id = "p-2"}).attempts == 2);                                   // retry policy
-  CHECK(time.slept().size() == slept + 1);                                          // runtime
-  CHECK(pay(Payment{.id = "p-3"}).redeliver_after == 7s);                           // redeliver
-  CHECK(pay(Payment{.id = "p-3", .delivery = 3}).action == Action::dead_letter);    // redeliver
-  CHECK(seen.count(Observed::decided) == told + 5);                                 // observer
+  CHECK(pay(Payment{.amount = 2}).action == Action::acknowledge);                 // options
+  CHECK(pay(Payment{.id = "p-2"}).attempts == 2);                                 // retry policy
+  CHECK(time.slept().size() == slept + 1);                                        // runtime
+  CHECK(pay(Payment{.id = "p-3"}).redeliver_after == 7s);                         // redeliver
+  CHECK(pay(Payment{.id = "p-3", .delivery = 3}).action == Action::dead_letter);  // redeliver
+  CHECK(seen.count(Observed::decided) == told + 5);                               // observer
 }
 
 template <class... Parts>
@@ -305,7 +308,8 @@ TEST_CASE("policies and options are copied: what becomes of the variables does n
 namespace {
 
 [[nodiscard]] auto make_pay(LeastStore& store, Recorder& seen) {
-  return IdempotentConsumer{"pay.v1", store, [](auto& tx, const Payment& p) { add(tx, p); }, MaxAttempts{2}, seen};
+  return IdempotentConsumer{"pay.v1", store, [](auto& tx, const Payment& p) { add(tx, p); }, MaxAttempts{2},
+                            seen};
 }
 
 struct Worker {
@@ -317,7 +321,8 @@ static_assert(!std::is_copy_constructible_v<decltype(Worker::pay)>);
 
 }  // namespace
 
-TEST_CASE("a consumer is a member of a class, its type named through the function that makes it", "[consumer]") {
+TEST_CASE("a consumer is a member of a class, its type named through the function that makes it",
+          "[consumer]") {
   Worker worker;
   CHECK(worker.pay(Payment{}).status == Status::applied);
   CHECK(worker.pay(Payment{}).status == Status::duplicate);
@@ -335,12 +340,12 @@ TEST_CASE("a consumer lives on the heap, its template arguments spelled out", "[
 TEST_CASE("an injected engine is used by all threads of a consumer, by one at a time", "[consumer]") {
   LeastStore store;
   int draws = 0;  // no atomic: the consumer's lock guards it
-  const IdempotentConsumer pay{"pay.v1", store,
-                               [](LeastStore::Transaction&, const Payment&) { throw TransientError{"again"}; },
-                               Redeliver{ConstantBackoff{1s} | FullJitter{}}, Runtime{.engine = [&draws] {
-                                 ++draws;
-                                 return std::uint64_t{1};
-                               }}};
+  const IdempotentConsumer pay{
+      "pay.v1", store, [](LeastStore::Transaction&, const Payment&) { throw TransientError{"again"}; },
+      Redeliver{ConstantBackoff{1s} | FullJitter{}}, Runtime{.engine = [&draws] {
+        ++draws;
+        return std::uint64_t{1};
+      }}};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&] {
@@ -363,15 +368,17 @@ struct DoubtBench {
   /// Handles one event of amount 1 by a handler that returns its start number.
   template <class... Parts>
   [[nodiscard]] auto handle(Parts... parts) {
-    const IdempotentConsumer pay{"pay.v1", store, [this](ScriptedStore::Transaction&, const Payment&) { return ++starts; },
-                                 time.runtime(), seen, parts...};
+    const IdempotentConsumer pay{
+        "pay.v1",       store, [this](ScriptedStore::Transaction&, const Payment&) { return ++starts; },
+        time.runtime(), seen,  parts...};
     return pay(Payment{});
   }
 };
 
 }  // namespace
 
-TEST_CASE("a doubted commit that is found by its token is applied, with the value of its own attempt", "[consumer]") {
+TEST_CASE("a doubted commit that is found by its token is applied, with the value of its own attempt",
+          "[consumer]") {
   DoubtBench bench;
   bench.store.answers = {ScriptedStore::run(doubt(1)),
                          ScriptedStore::say(Found{token(1), fingerprint_of(1), std::string{"1"}})};
@@ -403,7 +410,8 @@ TEST_CASE("a doubted commit that did not happen starts the handler again, even w
 
 TEST_CASE("a second doubt that comes to nothing counts, and its new claim is rolled back", "[consumer]") {
   DoubtBench bench;
-  bench.store.answers = {ScriptedStore::run(doubt(1)), ScriptedStore::run(doubt(2)), ScriptedStore::run(Committed{})};
+  bench.store.answers = {ScriptedStore::run(doubt(1)), ScriptedStore::run(doubt(2)),
+                         ScriptedStore::run(Committed{})};
   const auto outcome = bench.handle(MaxAttempts{1}, each_second(1));
   CHECK(outcome.status == Status::deferred);
   CHECK(outcome.action == Action::redeliver);
@@ -416,8 +424,8 @@ TEST_CASE("a second doubt that comes to nothing counts, and its new claim is rol
 
 TEST_CASE("a second doubt waits as the policy says before the handler starts again", "[consumer]") {
   DoubtBench bench;
-  bench.store.answers = {ScriptedStore::run(doubt(1)), ScriptedStore::run(doubt(2)), ScriptedStore::run(Committed{}),
-                         ScriptedStore::run(Committed{})};
+  bench.store.answers = {ScriptedStore::run(doubt(1)), ScriptedStore::run(doubt(2)),
+                         ScriptedStore::run(Committed{}), ScriptedStore::run(Committed{})};
   const auto outcome = bench.handle(ConstantBackoff{10ms} | NoJitter{} | MaxAttempts{3});
   CHECK(outcome.status == Status::applied);
   CHECK(outcome.resolved_in_doubt);
@@ -439,14 +447,16 @@ TEST_CASE("a doubted event that somebody else committed is decided like any othe
   CHECK(duplicate.replayed);
 
   DoubtBench other;
-  other.store.answers = {ScriptedStore::run(doubt(1)), ScriptedStore::say(Found{token(9), fingerprint_of(2), {}})};
+  other.store.answers = {ScriptedStore::run(doubt(1)),
+                         ScriptedStore::say(Found{token(9), fingerprint_of(2), {}})};
   const auto mismatch = other.handle();
   CHECK(mismatch.status == Status::mismatch);
   CHECK(mismatch.resolved_in_doubt);
   CHECK_FALSE(mismatch.value);
 }
 
-TEST_CASE("a doubt that cannot be resolved in its time is neither acknowledged nor dead-lettered", "[consumer]") {
+TEST_CASE("a doubt that cannot be resolved in its time is neither acknowledged nor dead-lettered",
+          "[consumer]") {
   DoubtBench held;
   held.store.answers = {ScriptedStore::run(doubt(1)), ScriptedStore::say(Busy{})};
   const auto busy = held.handle(each_second(1));
@@ -472,7 +482,8 @@ TEST_CASE("a doubt that cannot be resolved in its time is neither acknowledged n
 
 TEST_CASE("an outage while a doubt is looked into is waited out", "[consumer]") {
   DoubtBench bench;
-  bench.store.answers = {ScriptedStore::run(doubt(1)), ScriptedStore::say(outage()), ScriptedStore::say(outage()),
+  bench.store.answers = {ScriptedStore::run(doubt(1)), ScriptedStore::say(outage()),
+                         ScriptedStore::say(outage()),
                          ScriptedStore::say(Found{token(1), fingerprint_of(1), std::string{"1"}})};
   const auto outcome = bench.handle();
   CHECK(outcome.status == Status::applied);
@@ -485,9 +496,8 @@ TEST_CASE("a stop leaves a doubt in progress", "[consumer]") {
   DoubtBench bench;
   std::stop_source stop;
   bench.store.answers = {ScriptedStore::run(doubt(1))};
-  const IdempotentConsumer pay{"pay.v1", bench.store, [&](ScriptedStore::Transaction&, const Payment&) {
-                                 stop.request_stop();
-                               }};
+  const IdempotentConsumer pay{"pay.v1", bench.store,
+                               [&](ScriptedStore::Transaction&, const Payment&) { stop.request_stop(); }};
   const auto outcome = pay(Payment{}, stop.get_token());
   CHECK(outcome.status == Status::in_progress);
   CHECK(outcome.action == Action::redeliver);
@@ -513,7 +523,8 @@ TEST_CASE("an outage of the store is retried, then deferred, and never the messa
 
 TEST_CASE("a failure that the store calls configuration is thrown", "[consumer]") {
   DoubtBench bench;
-  bench.store.answers = {ScriptedStore::say(Failed{.failure = {ErrorClass::configuration, "42P01", "no table"}})};
+  bench.store.answers = {
+      ScriptedStore::say(Failed{.failure = {ErrorClass::configuration, "42P01", "no table"}})};
   CHECK_THROWS_AS(static_cast<void>(bench.handle()), ConfigurationError);
 }
 

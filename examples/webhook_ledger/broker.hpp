@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// A message broker in 150 lines: at-least-once, like all of them.
+// A small message broker: at-least-once, like all of them.
 
 #include <algorithm>
 #include <chrono>
@@ -71,8 +71,9 @@ class Broker {
   void run(const std::function<void()>& each_turn) {
     while (counts_.settled < messages_.size()) {
       if (Clock::now() > settings_.deadline)
-        throw std::runtime_error{
-            fmt::format("time is up with {} of {} messages settled", counts_.settled, messages_.size())};
+        throw std::runtime_error{fmt::format(
+            "time is up, with {} of {} messages settled: the server or the machine is too slow, or hangs",
+            counts_.settled, messages_.size())};
       while (workers_.size() < settings_.workers) workers_.emplace_back(settings_.worker_arguments);
       hand_out();
       listen();

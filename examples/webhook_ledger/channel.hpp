@@ -75,7 +75,7 @@ template <class Header>
   std::memcpy(packet.data(), &header, sizeof header);
   packet += text;
   while (::send(socket.get(), packet.data(), packet.size(), flags | MSG_NOSIGNAL) < 0) {
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return Sent::full;
+    if (errno == EAGAIN) return Sent::full;
     if (errno == EPIPE || errno == ECONNRESET) return Sent::closed;
     if (errno != EINTR) throw_errno("send to the other process");
   }
@@ -94,7 +94,7 @@ enum class Received { packet, nothing_yet, closed };
       return Received::packet;
     }
     if (size == 0) return Received::closed;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return Received::nothing_yet;
+    if (errno == EAGAIN) return Received::nothing_yet;
     // A process that died with mail unread leaves this error in front of what it had answered before.
     if (errno != EINTR && errno != ECONNRESET) throw_errno("receive from the other process");
   }

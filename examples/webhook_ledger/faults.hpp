@@ -26,9 +26,11 @@ struct FaultCounts {
   std::size_t answers_dropped = 0;  ///< of these, COMMITs that the server has had and the worker not heard of
   std::size_t commits_swallowed = 0;  ///< of these, COMMITs that never reached the server
   std::size_t backends_terminated = 0;
+  std::size_t outages = 0;
 };
 
-/// A proxy between the workers and the server, and a hand that kills workers and their server processes.
+/// A proxy between the workers and the server, and a hand that kills workers and their server processes, and
+/// twice makes the server unreachable for a moment.
 class Faults {
  public:
   Faults(std::uint64_t seed, std::size_t deliveries) : random_{seed}, proxy_{socket_folder()} {
@@ -48,9 +50,11 @@ class Faults {
                      .refuse = 20});
     const std::size_t blows = std::clamp<std::size_t>(deliveries / 20, 4, 12);
     for (std::size_t i = 0; i < blows; ++i) {
-      for (const Deed deed : {Deed::kill_a_worker, Deed::terminate_a_backend})
-        blows_.push_back({deed, between(1, deliveries * 2), std::chrono::microseconds{between(0, 4000)}});
+      plan(Deed::kill_a_worker, deliveries);
+      plan(Deed::terminate_a_backend, deliveries);
     }
+    plan(Deed::begin_an_outage, deliveries);
+    plan(Deed::begin_an_outage, deliveries);
   }
 
   /// Where the workers connect to.
@@ -58,19 +62,20 @@ class Faults {
 
   /// Does what is due by now.
   void meddle(Broker& broker, Tables& tables) {
+    if (Clock::now() > outage_ends_) proxy_.refuse_connections(idem::tests::Refuse::no);
     for (Blow& blow : blows_) {
       if (broker.counts().settled < blow.after) continue;
       if (blow.due == Clock::time_point{}) blow.due = Clock::now() + blow.and_then;
       if (Clock::now() < blow.due) continue;
-      if (blow.deed == Deed::kill_a_worker) broker.kill_one();
-      if (blow.deed == Deed::terminate_a_backend && tables.terminate_a_backend()) ++terminated_;
+      strike(blow.deed, broker, tables);
       blow.done = true;
     }
     std::erase_if(blows_, [](const Blow& blow) { return blow.done; });
   }
 
   [[nodiscard]] FaultCounts counts() const {
-    FaultCounts counts{.connections_cut = proxy_.fired(), .backends_terminated = terminated_};
+    FaultCounts counts{
+        .connections_cut = proxy_.fired(), .backends_terminated = terminated_, .outages = outages_};
     for (const std::string& line : proxy_.log()) {
       const auto seen = [&](std::string_view what) { return line.find(what) != std::string::npos; };
       if (!seen("COMMIT")) continue;
@@ -82,7 +87,7 @@ class Faults {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Deed { kill_a_worker, terminate_a_backend };
+  enum class Deed { kill_a_worker, terminate_a_backend, begin_an_outage };
   struct Blow {
     Deed deed;
     std::size_t after;  ///< so many messages settled
@@ -90,6 +95,25 @@ class Faults {
     Clock::time_point due{};
     bool done = false;
   };
+
+  /// At a random moment: after so many messages, and then at any point of the next.
+  void plan(Deed deed, std::size_t deliveries) {
+    blows_.push_back({deed, between(1, deliveries * 2), std::chrono::microseconds{between(0, 4000)}});
+  }
+
+  void strike(Deed deed, Broker& broker, Tables& tables) {
+    switch (deed) {
+      case Deed::kill_a_worker: return broker.kill_one();
+      case Deed::terminate_a_backend:
+        if (tables.terminate_a_backend()) ++terminated_;
+        return;
+      case Deed::begin_an_outage:
+        proxy_.refuse_connections(idem::tests::Refuse::yes);
+        proxy_.cut_all();
+        outage_ends_ = Clock::now() + std::chrono::milliseconds{300};
+        ++outages_;
+    }
+  }
 
   [[nodiscard]] static std::string socket_folder() {
     const char* host = std::getenv("PGHOST");
@@ -105,6 +129,8 @@ class Faults {
   std::mt19937_64 random_;
   std::vector<Blow> blows_;
   std::size_t terminated_ = 0;
+  std::size_t outages_ = 0;
+  Clock::time_point outage_ends_{};
   idem::tests::FaultProxy proxy_;
 };
 

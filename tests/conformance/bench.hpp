@@ -44,7 +44,8 @@ struct Payment {
 };
 
 [[nodiscard]] inline Event event_of(const Payment& p) {
-  return {.tenant = p.tenant, .id = p.id, .fingerprint = fingerprint_of(p.amount), .delivery_count = p.delivery};
+  return {
+      .tenant = p.tenant, .id = p.id, .fingerprint = fingerprint_of(p.amount), .delivery_count = p.delivery};
 }
 
 /// One behaviour: a sentence, and what shows it on a fresh bench.
@@ -132,8 +133,8 @@ class Recorder {
 
   void observe(const Observation& o) {
     const std::lock_guard lock{mutex_};
-    entries_.push_back({o.what, o.key.to_string(), o.attempts, o.failure != nullptr ? o.failure->message : "", o.delay,
-                        o.elapsed, o.status, o.action});
+    entries_.push_back({o.what, o.key.to_string(), o.attempts, o.failure != nullptr ? o.failure->message : "",
+                        o.delay, o.elapsed, o.status, o.action});
   }
   [[nodiscard]] std::vector<Entry> entries() const {
     const std::lock_guard lock{mutex_};

@@ -29,7 +29,8 @@ class Holder {
           const IdempotentConsumer pay{"pay.v1", store, [&](TransactionOn<Bench>& tx, const Payment& p) {
                                          bench.write(tx, p.amount);
                                          at_work_.count_down();
-                                         if (told_.get_future().get() == End::roll_back) throw PermanentError{"held"};
+                                         if (told_.get_future().get() == End::roll_back)
+                                           throw PermanentError{"held"};
                                        }};
           outcome_ = pay(Payment{});
         }} {
@@ -38,7 +39,7 @@ class Holder {
   Holder(const Holder&) = delete;
   Holder& operator=(const Holder&) = delete;
   ~Holder() {
-    if (thread_.joinable()) end(End::roll_back);
+    if (thread_.joinable()) static_cast<void>(end(End::roll_back));
   }
 
   enum class End { commit, roll_back };
@@ -163,7 +164,8 @@ template <class Bench>
              bench.write(tx, p.amount);
            };
            const IdempotentConsumer one{"pay.v1", bench.store, handler, ConsumerOptions{.wait_limit = 60s}};
-           const IdempotentConsumer other{"pay.v1", bench.rival(), handler, ConsumerOptions{.wait_limit = 60s}};
+           const IdempotentConsumer other{"pay.v1", bench.rival(), handler,
+                                          ConsumerOptions{.wait_limit = 60s}};
            std::vector<std::future<Outcome<>>> waiting;
            waiting.push_back(std::async(std::launch::async, [&] { return one(Payment{}); }));
            waiting.push_back(std::async(std::launch::async, [&] { return one(Payment{}); }));
@@ -187,7 +189,8 @@ template <class Bench>
            int starts = 0;
            Holder<Bench> holder{bench, store};
            const IdempotentConsumer pay{"pay.v1", bench.store, paying(bench, starts),
-                                        ConsumerOptions{.wait_limit = 20ms}, Redeliver{ConstantBackoff{1ms} | NoJitter{}}};
+                                        ConsumerOptions{.wait_limit = 20ms},
+                                        Redeliver{ConstantBackoff{1ms} | NoJitter{}}};
            const IdempotentConsumer later{"pay.v1", bench.store, paying(bench, starts),
                                           ConsumerOptions{.wait_limit = 20ms},
                                           Redeliver{ConstantBackoff{1min} | NoJitter{}}};
@@ -207,7 +210,8 @@ template <class Bench>
          int starts = 0;
          Holder<Bench> holder{bench, bench.rival()};
          const IdempotentConsumer pay{"pay.v1", bench.store, paying(bench, starts),
-                                      ConsumerOptions{.wait_limit = 1ms}, Redeliver{Intervals{1min} | NoJitter{}}};
+                                      ConsumerOptions{.wait_limit = 1ms},
+                                      Redeliver{Intervals{1min} | NoJitter{}}};
          const auto outcome = pay(Payment{.delivery = 1'000});
          check_outcome(outcome, Status::in_progress, Action::redeliver, 0);
          CHECK(outcome.redeliver_after == 1min);
@@ -246,7 +250,8 @@ template <class Bench>
        [](Bench& bench) {
          int starts = 0;
          Holder<Bench> holder{bench, bench.store};
-         const IdempotentConsumer pay{"pay.v1", bench.store, paying(bench, starts), ConsumerOptions{.wait_limit = 1h}};
+         const IdempotentConsumer pay{"pay.v1", bench.store, paying(bench, starts),
+                                      ConsumerOptions{.wait_limit = 1h}};
          std::stop_source stop;
          std::latch calling{1};
          auto waiting = std::async(std::launch::async, [&] {

@@ -68,7 +68,8 @@ template <class Bench>
                                               [](int start) {
                                                 if (start < 3) throw TransientError{"bank is down"};
                                               }),
-                                      ExponentialBackoff{100ms, 5s} | NoJitter{} | MaxAttempts{5}, time.runtime()};
+                                      ExponentialBackoff{100ms, 5s} | NoJitter{} | MaxAttempts{5},
+                                      time.runtime()};
          check_outcome(pay(Payment{.amount = 7}), Status::applied, Action::acknowledge, 3);
          CHECK(starts == 3);
          CHECK(bench.sum() == 7);
@@ -94,8 +95,11 @@ template <class Bench>
          int starts = 0;
          FakeTime time;
          const IdempotentConsumer pay{
-             "pay.v1", bench.store, failing(bench, starts, [](int) { throw TransientError{"bank is down"}; }),
-             ConstantBackoff{10ms} | NoJitter{} | MaxAttempts{3}, Redeliver{Intervals{1min, 5min, 30min} | NoJitter{}},
+             "pay.v1",
+             bench.store,
+             failing(bench, starts, [](int) { throw TransientError{"bank is down"}; }),
+             ConstantBackoff{10ms} | NoJitter{} | MaxAttempts{3},
+             Redeliver{Intervals{1min, 5min, 30min} | NoJitter{}},
              time.runtime()};
          const std::vector<std::pair<std::int64_t, Duration>> expected{{1, 1min}, {2, 5min}, {3, 30min}};
          for (const auto& [delivery, delay] : expected) {
@@ -114,9 +118,9 @@ template <class Bench>
       {"when Redeliver has stopped, a failing event is rejected",
        [](Bench& bench) {
          int starts = 0;
-         const IdempotentConsumer pay{"pay.v1", bench.store,
-                                      failing(bench, starts, [](int) { throw TransientError{"bank is down"}; }),
-                                      Immediate{} | MaxAttempts{2}, Redeliver{Intervals{1min, 5min, 30min}}};
+         const IdempotentConsumer pay{
+             "pay.v1", bench.store, failing(bench, starts, [](int) { throw TransientError{"bank is down"}; }),
+             Immediate{} | MaxAttempts{2}, Redeliver{Intervals{1min, 5min, 30min}}};
          for (const std::int64_t delivery : {4, 5, 1'000'000}) {
            CAPTURE(delivery);
            const auto outcome = pay(Payment{.delivery = delivery});
@@ -129,8 +133,9 @@ template <class Bench>
       {"without a policy a call is one attempt, and without Redeliver an event is never given up",
        [](Bench& bench) {
          int starts = 0;
-         const IdempotentConsumer pay{"pay.v1", bench.store,
-                                      failing(bench, starts, [](int) { throw TransientError{"bank is down"}; })};
+         const IdempotentConsumer pay{"pay.v1", bench.store, failing(bench, starts, [](int) {
+                                        throw TransientError{"bank is down"};
+                                      })};
          for (const std::int64_t delivery : {0, 1, 100, 1'000'000'000}) {
            CAPTURE(delivery);
            const auto outcome = pay(Payment{.delivery = delivery});
@@ -145,16 +150,21 @@ template <class Bench>
          int starts = 0;
          FakeTime time;
          const auto busy = [](int) { throw TransientError{"come later", 15s}; };
-         const IdempotentConsumer plain{"plain.v1", bench.store, failing(bench, starts, busy), time.runtime()};
-         const IdempotentConsumer soon{"soon.v1", bench.store, failing(bench, starts, busy),
-                                       Immediate{} | MaxAttempts{3}, each_second(5), time.runtime()};
+         const IdempotentConsumer plain{"plain.v1", bench.store, failing(bench, starts, busy),
+                                        time.runtime()};
+         const IdempotentConsumer soon{
+             "soon.v1",      bench.store,   failing(bench, starts, busy), Immediate{} | MaxAttempts{3},
+             each_second(5), time.runtime()};
          for (const auto& outcome : {plain(Payment{}), soon(Payment{})}) {
            check_outcome(outcome, Status::deferred, Action::redeliver, 1);
            CHECK(outcome.redeliver_after >= 15s);
            CHECK(outcome.failure->kind == ErrorClass::throttled);
          }
-         const IdempotentConsumer patient{"patient.v1", bench.store, failing(bench, starts, busy),
-                                          Immediate{} | HonourRetryAfter{20s} | MaxAttempts{2}, each_second(5),
+         const IdempotentConsumer patient{"patient.v1",
+                                          bench.store,
+                                          failing(bench, starts, busy),
+                                          Immediate{} | HonourRetryAfter{20s} | MaxAttempts{2},
+                                          each_second(5),
                                           time.runtime()};
          const auto outcome = patient(Payment{});
          check_outcome(outcome, Status::deferred, Action::redeliver, 2);
@@ -166,16 +176,20 @@ template <class Bench>
        [](Bench& bench) {
          int starts = 0;
          const IdempotentConsumer pay{"pay.v1", bench.store,
-                                      failing(bench, starts, [](int) { throw TransientError{"come later", 15s}; }),
+                                      failing(bench, starts,
+                                              [](int) {
+                                                throw TransientError{"come later", 15s};
+                                              }),
                                       each_second(3)};
          check_outcome(pay(Payment{.delivery = 3}), Status::rejected, Action::dead_letter, 1);
        }},
       {"a failed precondition is left to Redeliver, whatever the policy of the call",
        [](Bench& bench) {
          int starts = 0;
-         const IdempotentConsumer pay{"pay.v1", bench.store,
-                                      failing(bench, starts, [](int) { throw PreconditionFailed{"order is closed"}; }),
-                                      Immediate{} | MaxAttempts{5}, each_second(3)};
+         const IdempotentConsumer pay{
+             "pay.v1", bench.store,
+             failing(bench, starts, [](int) { throw PreconditionFailed{"order is closed"}; }),
+             Immediate{} | MaxAttempts{5}, each_second(3)};
          const auto early = pay(Payment{.delivery = 2});
          check_outcome(early, Status::deferred, Action::redeliver, 1);
          CHECK(early.redeliver_after == 1s);
@@ -189,9 +203,10 @@ template <class Bench>
       {"a permanent failure is rejected at once",
        [](Bench& bench) {
          int starts = 0;
-         const IdempotentConsumer pay{"pay.v1", bench.store,
-                                      failing(bench, starts, [](int) { throw PermanentError{"unknown currency"}; }),
-                                      Immediate{} | MaxAttempts{5}};
+         const IdempotentConsumer pay{
+             "pay.v1", bench.store,
+             failing(bench, starts, [](int) { throw PermanentError{"unknown currency"}; }),
+             Immediate{} | MaxAttempts{5}};
          const auto outcome = pay(Payment{});
          check_outcome(outcome, Status::rejected, Action::dead_letter, 1);
          CHECK(outcome.failure->kind == ErrorClass::permanent);
@@ -203,9 +218,10 @@ template <class Bench>
        [](Bench& bench) {
          int starts = 0;
          Recorder seen;
-         const IdempotentConsumer pay{"pay.v1", bench.store,
-                                      failing(bench, starts, [](int) { throw ConfigurationError{"no such queue"}; }),
-                                      Immediate{} | MaxAttempts{5}, seen};
+         const IdempotentConsumer pay{
+             "pay.v1", bench.store,
+             failing(bench, starts, [](int) { throw ConfigurationError{"no such queue"}; }),
+             Immediate{} | MaxAttempts{5}, seen};
          for (int i = 1; i <= 3; ++i) {
            CHECK_THROWS_AS(static_cast<void>(pay(Payment{})), ConfigurationError);
            CHECK(starts == i);
@@ -218,9 +234,9 @@ template <class Bench>
          for (int kind = 0; kind < unknown_kinds; ++kind) {
            CAPTURE(kind);
            int starts = 0;
-           const IdempotentConsumer pay{"pay.v1", bench.store,
-                                        failing(bench, starts, [kind](int) { throw_something_unknown(kind); }),
-                                        Immediate{} | MaxAttempts{2}, each_second(3)};
+           const IdempotentConsumer pay{
+               "pay.v1", bench.store, failing(bench, starts, [kind](int) { throw_something_unknown(kind); }),
+               Immediate{} | MaxAttempts{2}, each_second(3)};
            const auto deferred = pay(Payment{});
            check_outcome(deferred, Status::deferred, Action::redeliver, 2);
            CHECK(deferred.failure->kind == ErrorClass::transient);
@@ -250,10 +266,13 @@ template <class Bench>
          FakeTime time;
          std::stop_source stop;
          time.on_sleep = [&] { stop.request_stop(); };
-         const IdempotentConsumer pay{"pay.v1", bench.store,
-                                      failing(bench, starts, [](int) { throw TransientError{"bank is down"}; }),
-                                      ConstantBackoff{10ms} | NoJitter{} | MaxAttempts{5}, each_second(1),
-                                      time.runtime()};
+         const IdempotentConsumer pay{
+             "pay.v1",
+             bench.store,
+             failing(bench, starts, [](int) { throw TransientError{"bank is down"}; }),
+             ConstantBackoff{10ms} | NoJitter{} | MaxAttempts{5},
+             each_second(1),
+             time.runtime()};
          const auto outcome = pay.process({.id = "p-1", .delivery_count = 1}, Payment{}, stop.get_token());
          check_outcome(outcome, Status::deferred, Action::redeliver, 1);
          CHECK(outcome.redeliver_after == 0s);
@@ -305,8 +324,11 @@ template <class Bench>
       {"options that contradict each other make no consumer",
        [](Bench& bench) {
          int starts = 0;
-         const std::vector<ConsumerOptions> refused{{.wait_limit = 0ms},   {.wait_limit = -1s}, {.wait_limit = 999us},
-                                                    {.lease = Duration{0}}, {.lease = -1s}};
+         const std::vector<ConsumerOptions> refused{{.wait_limit = 0ms},
+                                                    {.wait_limit = -1s},
+                                                    {.wait_limit = 999us},
+                                                    {.lease = Duration{0}},
+                                                    {.lease = -1s}};
          for (const ConsumerOptions& options : refused)
            CHECK_THROWS_AS((IdempotentConsumer{"pay.v1", bench.store, paying(bench, starts), options}),
                            ConfigurationError);
@@ -322,9 +344,13 @@ template <class Bench>
            FakeTime time;
            Recorder seen;
            const IdempotentConsumer pay{
-               "pay.v1", bench.store, failing(bench, starts, [](int) { throw TransientError{"bank is down"}; }),
+               "pay.v1",
+               bench.store,
+               failing(bench, starts, [](int) { throw TransientError{"bank is down"}; }),
                ExponentialBackoff{100ms, 5s} | FullJitter{} | MaxAttempts{4},
-               Redeliver{ConstantBackoff{10s} | EqualJitter{}}, time.runtime(random), seen};
+               Redeliver{ConstantBackoff{10s} | EqualJitter{}},
+               time.runtime(random),
+               seen};
            const auto outcome = pay(Payment{});
            std::vector<Duration> told;
            for (const auto& entry : seen.entries())

@@ -49,7 +49,8 @@ template <class Bench>
          const IdempotentConsumer pay{"pay.v1", bench.store, paying(bench, starts)};
          check_outcome(pay(Payment{.amount = 7}), Status::applied, Action::acknowledge, 1);
          for (int i = 0; i < 3; ++i)
-           check_outcome(pay(Payment{.amount = 7, .delivery = 2 + i}), Status::duplicate, Action::acknowledge, 0);
+           check_outcome(pay(Payment{.amount = 7, .delivery = 2 + i}), Status::duplicate, Action::acknowledge,
+                         0);
          CHECK(starts == 1);
          CHECK(bench.sum() == 7);
          CHECK(bench.keys() == 1);
@@ -122,9 +123,12 @@ template <class Bench>
          int starts = 0;
          const IdempotentConsumer pay{"pay.v1", bench.store, paying(bench, starts)};
          const Revision second{2};
-         CHECK(pay.process({.id = "1", .fingerprint = fingerprint_of(second, 1)}, Payment{}).status == Status::applied);
-         CHECK(pay.process({.id = "1", .fingerprint = fingerprint_of(second, 2)}, Payment{}).status == Status::mismatch);
-         CHECK(pay.process({.id = "1", .fingerprint = fingerprint_of(second, 1)}, Payment{}).status == Status::duplicate);
+         CHECK(pay.process({.id = "1", .fingerprint = fingerprint_of(second, 1)}, Payment{}).status ==
+               Status::applied);
+         CHECK(pay.process({.id = "1", .fingerprint = fingerprint_of(second, 2)}, Payment{}).status ==
+               Status::mismatch);
+         CHECK(pay.process({.id = "1", .fingerprint = fingerprint_of(second, 1)}, Payment{}).status ==
+               Status::duplicate);
        }},
       {"what the handler returns goes back to duplicates as it was",
        [](Bench& bench) {
@@ -190,8 +194,9 @@ template <class Bench>
                                       Immediate{} | MaxAttempts{3}};
          CHECK(pay(Payment{}).value == 3);
          CHECK(pay(Payment{}).value == 3);
-         const IdempotentConsumer never{"never.v1", bench.store,
-                                        [](TransactionOn<Bench>&, const Payment&) -> int { throw PermanentError{"no"}; }};
+         const IdempotentConsumer never{
+             "never.v1", bench.store,
+             [](TransactionOn<Bench>&, const Payment&) -> int { throw PermanentError{"no"}; }};
          CHECK_FALSE(never(Payment{}).value);
        }},
   };

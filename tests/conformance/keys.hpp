@@ -27,7 +27,9 @@ namespace idem::tests {
     const auto pick = [&random](std::uint32_t lo, std::uint32_t hi) {
       return lo + static_cast<std::uint32_t>(random() % (hi - lo));
     };
-    const auto tail = [](std::uint32_t c, int shift) { return static_cast<char>(0x80U | ((c >> shift) & 0x3FU)); };
+    const auto tail = [](std::uint32_t c, int shift) {
+      return static_cast<char>(0x80U | ((c >> shift) & 0x3FU));
+    };
     if (length == 1) {
       text += static_cast<char>(pick(1, 0x80));
     } else if (length == 2) {
@@ -107,8 +109,9 @@ template <class Bench>
          CAPTURE(seed);
          std::string emoji;
          for (int i = 0; i < 128; ++i) emoji += "\xF0\x9F\x92\xB8";
-         std::vector<std::string> ids{std::string(512, 'x'), emoji, "'", "\\", "a\\'b", "\"", "$1", "%s", "{}", "\x7F",
-                                      "\x01", "line\nbreak", "p-1 ", " p-1", "P-1", "p-1"};
+         std::vector<std::string> ids{
+             std::string(512, 'x'), emoji,  "'",    "\\",  "a\\'b", "\"", "$1", "%s", "{}", "\x7F", "\x01",
+             "line\nbreak",         "p-1 ", " p-1", "P-1", "p-1"};
          for (std::uint64_t i = 0; i < 8; ++i) ids.push_back(random_text(512, seed + i));
          for (const std::string& id : ids) {
            CAPTURE(id);
@@ -191,8 +194,9 @@ template <class Bench>
        [](Bench& bench) {
          int starts = 0;
          const IdempotentConsumer pay{"pay.v1", bench.store, paying(bench, starts)};
-         const IdempotentConsumer length{"length.v1", bench.store,
-                                         [](TransactionOn<Bench>&, std::string_view text) { return text.size(); }};
+         const IdempotentConsumer length{
+             "length.v1", bench.store,
+             [](TransactionOn<Bench>&, std::string_view text) { return text.size(); }};
          CHECK(pay.process(event_of(Payment{}), Payment{}).status == Status::applied);
          CHECK(pay(Payment{}).status == Status::duplicate);
          CHECK(length.process({.id = "a text"}, std::string{"four"}).value == 4U);

@@ -126,8 +126,9 @@ class Role {
   }
   /// What a worker needs, as the library says it.
   const Role& may_work_in(const Playground& playground) const {
-    execute("GRANT USAGE ON SCHEMA " + playground.schema() + " TO " + name_ + "; GRANT SELECT, INSERT, UPDATE ON " +
-            "ALL TABLES IN SCHEMA " + playground.schema() + " TO " + name_);
+    execute("GRANT USAGE ON SCHEMA " + playground.schema() + " TO " + name_ +
+            "; GRANT SELECT, INSERT, UPDATE ON " + "ALL TABLES IN SCHEMA " + playground.schema() + " TO " +
+            name_);
     return *this;
   }
 

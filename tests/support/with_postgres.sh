@@ -32,7 +32,7 @@ clean_up() {
     kill -TERM -- "-$command_pid" 2>/dev/null || true
     wait "$command_pid" 2>/dev/null || true
   fi
-  "$IDEM_TEST_PGSERVER" stop || true
+  "$IDEM_TEST_PGSERVER" stop || "$IDEM_TEST_PGSERVER" crash || true
   if [ -n "${IDEM_TEST_PGLOG_COPY:-}" ] && [ -e "$IDEM_TEST_PGLOG" ]; then
     cp "$IDEM_TEST_PGLOG" "$IDEM_TEST_PGLOG_COPY" || true
   fi

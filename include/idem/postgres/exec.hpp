@@ -83,7 +83,9 @@ pqxx::result exec(pqxx::transaction_base& tx, std::string_view sql, const Args&.
 template <class... Args>
 pqxx::result exec(Transaction& tx, std::string_view sql, const Args&... args) {
   try {
-    return exec(static_cast<pqxx::transaction_base&>(tx), sql, args...);
+    pqxx::result rows = exec(static_cast<pqxx::transaction_base&>(tx), sql, args...);
+    tx.note_success();
+    return rows;
   } catch (const std::exception&) {
     if (const auto error = detail::current_driver_error()) tx.note_error(error->sqlstate);
     throw;

@@ -62,22 +62,24 @@ TEST_CASE("never more connections than max_connections, and no transaction left 
   PostgresStore store{named(place), limited(place, 3)};
   store.create_schema();
   await("the end of create_schema's connection", [&] {
-    return query_value("SELECT count(*) FROM pg_stat_activity WHERE application_name = '" + place.schema() + "'") == "0";
+    return query_value("SELECT count(*) FROM pg_stat_activity WHERE application_name = '" + place.schema() +
+                       "'") == "0";
   });
   std::atomic<int> most = 0;
-  IdempotentConsumer consumer{"c", store, [&](postgres::Transaction& tx, const Note& note) {
-                                place.write(tx, note.id);
-                                const int now = std::stoi(
-                                    query_value("SELECT count(*) FROM pg_stat_activity WHERE application_name = '" +
-                                                place.schema() + "'"));
-                                int seen = most;
-                                while (seen < now && !most.compare_exchange_weak(seen, now)) continue;
-                                if (note.id.back() == '1') throw TransientError{"now and then"};
-                              }};
+  IdempotentConsumer consumer{
+      "c", store, [&](postgres::Transaction& tx, const Note& note) {
+        place.write(tx, note.id);
+        const int now = std::stoi(query_value(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = '" + place.schema() + "'"));
+        int seen = most;
+        while (seen < now && !most.compare_exchange_weak(seen, now)) continue;
+        if (note.id.back() == '1') throw TransientError{"now and then"};
+      }};
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t)
     threads.emplace_back([&, t] {
-      for (int i = 0; i < 5; ++i) static_cast<void>(consumer(Note{std::to_string(t) + '-' + std::to_string(i)}));
+      for (int i = 0; i < 5; ++i)
+        static_cast<void>(consumer(Note{std::to_string(t) + '-' + std::to_string(i)}));
     });
   for (auto& thread : threads) thread.join();
   CHECK(most >= 1);
@@ -90,7 +92,8 @@ TEST_CASE("a handler that calls a consumer of a store with one connection is def
   Playground place{"po_nested"};
   PostgresStore store{server_dsn(), limited(place, 1)};
   store.create_schema();
-  IdempotentConsumer inner{"i", store, [](postgres::Transaction&, const Note&) {}, ConsumerOptions{.wait_limit = 20ms}};
+  IdempotentConsumer inner{"i", store, [](postgres::Transaction&, const Note&) {},
+                           ConsumerOptions{.wait_limit = 20ms}};
   std::string inside;
   IdempotentConsumer outer{"o", store, [&](postgres::Transaction& tx, const Note& note) {
                              place.write(tx, note.id);
@@ -115,7 +118,9 @@ TEST_CASE("a handler that delivers its own event again is told that it is in pro
                                 inside = (*again)(note);
                               },
                               ConsumerOptions{.wait_limit = 20ms}};
-  const std::function<std::string(const Note&)> deliver = [&](const Note& note) { return told(consumer(note)); };
+  const std::function<std::string(const Note&)> deliver = [&](const Note& note) {
+    return told(consumer(note));
+  };
   again = &deliver;
   CHECK(deliver(Note{"e"}) == "applied");
   CHECK(inside == "in_progress 55P03");
@@ -150,7 +155,8 @@ TEST_CASE("one hot event does not starve the pool") {
     });
   inside.wait();
   while (begun < 8) std::this_thread::yield();
-  IdempotentConsumer cold{"c", store, [&](postgres::Transaction& tx, const Note& note) { place.write(tx, note.id); },
+  IdempotentConsumer cold{"c", store,
+                          [&](postgres::Transaction& tx, const Note& note) { place.write(tx, note.id); },
                           ConsumerOptions{.wait_limit = 20s}};
   int others = 0;
   for (int i = 0; i < 20; ++i)
@@ -167,7 +173,8 @@ TEST_CASE("a stop ends the wait for a connection") {
   Playground place{"po_stop"};
   PostgresStore store{server_dsn(), limited(place, 1)};
   store.create_schema();
-  IdempotentConsumer inner{"i", store, [](postgres::Transaction&, const Note&) {}, ConsumerOptions{.wait_limit = 1h}};
+  IdempotentConsumer inner{"i", store, [](postgres::Transaction&, const Note&) {},
+                           ConsumerOptions{.wait_limit = 1h}};
   std::string inside;
   IdempotentConsumer outer{"o", store, [&](postgres::Transaction&, const Note& note) {
                              std::stop_source stop;
@@ -179,4 +186,35 @@ TEST_CASE("a stop ends the wait for a connection") {
                            }};
   CHECK(told(outer(Note{"e"})) == "applied");
   CHECK(inside.substr(0, 8) == "deferred");
+}
+
+TEST_CASE("a wait without a limit waits for a call of the same process too") {
+  Playground place{"po_for_ever"};
+  PostgresStore store{server_dsn(), limited(place, 2)};
+  store.create_schema();
+  std::latch inside{1};
+  std::latch go_on{1};
+  std::atomic<bool> second = false;
+  IdempotentConsumer consumer{"c", store,
+                              [&](postgres::Transaction& tx, const Note& note) {
+                                place.write(tx, note.id);
+                                inside.count_down();
+                                go_on.wait();
+                              },
+                              ConsumerOptions{.wait_limit = Duration::max()}};
+  std::string answers[2];
+  std::thread first{[&] { answers[0] = told(consumer(Note{"e"})); }};
+  inside.wait();
+  std::thread waits{[&] {
+    second = true;
+    answers[1] = told(consumer(Note{"e"}));
+  }};
+  while (!second) std::this_thread::yield();
+  // A call that did not wait would have its answer by now; being late here can only hide that.
+  for (int i = 0; i < 20; ++i) static_cast<void>(query_value("SELECT 1"));
+  go_on.count_down();
+  first.join();
+  waits.join();
+  CHECK(answers[0] == "applied");
+  CHECK(answers[1] == "duplicate");
 }

@@ -168,7 +168,8 @@ TEST_CASE("all pooled connections dead at once cost no message an attempt") {
   store.create_schema();
   std::vector<int> pids;
   Counts counts;
-  IdempotentConsumer inner{"i", store, [&](postgres::Transaction& tx, const Note&) { pids.push_back(pid_of(tx)); }, counts};
+  IdempotentConsumer inner{
+      "i", store, [&](postgres::Transaction& tx, const Note&) { pids.push_back(pid_of(tx)); }, counts};
   IdempotentConsumer outer{"o", store,
                            [&](postgres::Transaction& tx, const Note& note) {
                              pids.push_back(pid_of(tx));
@@ -226,9 +227,10 @@ TEST_CASE("a handler that changes its session does not change the keys of the me
   role.may_work_in(place);
   PostgresStore store{role.dsn(), place.options()};
   const std::string change = GENERATE(
-      as<std::string>(), "SET standard_conforming_strings = off", "SET client_encoding = 'LATIN1'", "RESET ALL",
-      "SET bytea_output = 'escape'", "SET lock_timeout = '1ms'", "SET escape_string_warning = on", "SET DateStyle = 'SQL, DMY'",
-      "SET quote_all_identifiers = on", "SET default_transaction_isolation = 'serializable'", "SET search_path = ''");
+      as<std::string>(), "SET standard_conforming_strings = off", "SET client_encoding = 'LATIN1'",
+      "RESET ALL", "SET bytea_output = 'escape'", "SET lock_timeout = '1ms'",
+      "SET escape_string_warning = on", "SET DateStyle = 'SQL, DMY'", "SET quote_all_identifiers = on",
+      "SET default_transaction_isolation = 'serializable'", "SET search_path = ''");
   CAPTURE(change);
   for (const std::string id : {"plain", e_acute.c_str(), "back\\slash'"}) {
     CAPTURE(id);
@@ -262,7 +264,8 @@ TEST_CASE("a bytea format set for the role changes neither fingerprints nor valu
   PostgresStore{server_dsn(), place.options()}.create_schema();
   role.may_work_in(place);
   PostgresStore store{role.dsn(), place.options()};
-  IdempotentConsumer consumer{"c", store, [](postgres::Transaction&, const Note&) { return std::string{"v\x01\xFF"}; }};
+  IdempotentConsumer consumer{"c", store,
+                              [](postgres::Transaction&, const Note&) { return std::string{"v\x01\xFF"}; }};
   CHECK(told(consumer(Note{"e"})) == "applied");
   std::string again;
   std::string value;

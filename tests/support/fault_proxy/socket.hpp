@@ -95,7 +95,7 @@ enum class PeerState { open, gone };
   char chunk[16384];
   const ssize_t n = ::recv(fd.get(), chunk, sizeof chunk, 0);
   if (n > 0) buffer.append(chunk, static_cast<std::size_t>(n));
-  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return PeerState::open;
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return PeerState::open;
   return n > 0 ? PeerState::open : PeerState::gone;
 }
 
@@ -121,7 +121,7 @@ class Outbox {
       std::string& bytes = chunks_.front().bytes;
       const ssize_t n = ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? PeerState::open : PeerState::gone;
+      if (n < 0) return errno == EAGAIN ? PeerState::open : PeerState::gone;
       if (static_cast<std::size_t>(n) == bytes.size()) {
         chunks_.pop_front();
       } else {

@@ -32,6 +32,15 @@ struct DriverError {
   return std::string{text.substr(0, text.find('\n'))};
 }
 
+/// The first line; of a data exception (class 22) without what it quotes, which is the value itself.
+[[nodiscard]] inline std::string safe_line(std::string_view sqlstate, std::string_view text) {
+  std::string line = first_line(text);
+  const auto from = line.find('"');
+  const auto to = line.rfind('"');
+  if (sqlstate.substr(0, 2) == "22" && from < to) line.replace(from + 1, to - from - 1, "...");
+  return line;
+}
+
 /// Describes the exception that is being handled; nullopt when it is not the driver's.
 [[nodiscard]] inline std::optional<DriverError> current_driver_error() {
   const auto with = [](std::string_view state, const std::exception& e) {
@@ -61,7 +70,8 @@ struct DriverError {
     return DriverError{{}, first_line(e.what()), true};
   } catch (const pqxx::sql_error& e) {
     // An error that libpq made itself has no state: the answer never came.
-    return DriverError{std::string{e.sqlstate()}, first_line(e.what()), e.sqlstate().empty()};
+    const std::string state{e.sqlstate()};
+    return DriverError{state, safe_line(state, e.what()), state.empty()};
   } catch (...) {
     return std::nullopt;
   }

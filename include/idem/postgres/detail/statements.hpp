@@ -21,7 +21,7 @@ namespace idem::postgres::detail {
 enum class Spelling { prepared, in_full };
 
 /// What the guard's error text holds when the transaction is no longer the one that made the claim.
-inline constexpr std::string_view ended_mark = "idem: the handler ended the transaction";
+inline constexpr std::string_view ended_mark = "idem_transaction_ended_by_handler";
 
 /// The SQL of one store: every message it sends, with the schema's name and the options worked in.
 ///
@@ -179,20 +179,19 @@ class Statements {
     return guard(xid, spelling) + "; ROLLBACK";
   }
 
-  /// Rolls back a failed transaction, where no query can be asked: AND CHAIN fails outside of one (25P01),
-  /// and the answer tells whether the claim was committed all the same.
+  /// Rolls back a failed transaction, where no query can be asked: AND CHAIN fails outside of one (25P01), and the
+  /// answer tells what became of the claim's transaction. A handler that rolled back, began again and failed in that
+  /// transaction is not told apart.
   [[nodiscard]] static std::string roll_back_failed(std::string_view xid) {
     return fmt::format("ROLLBACK AND CHAIN; ROLLBACK; SELECT pg_xact_status('{}'::xid8)", xid);
   }
 
  private:
   [[nodiscard]] static std::string begin(Isolation isolation) {
-    switch (isolation) {
-      case Isolation::read_committed: break;
-      case Isolation::repeatable_read: return "BEGIN ISOLATION LEVEL REPEATABLE READ; ";
-      case Isolation::serializable: return "BEGIN ISOLATION LEVEL SERIALIZABLE; ";
-    }
-    return "BEGIN ISOLATION LEVEL READ COMMITTED; ";
+    std::string_view level = "READ COMMITTED";
+    if (isolation == Isolation::repeatable_read) level = "REPEATABLE READ";
+    if (isolation == Isolation::serializable) level = "SERIALIZABLE";
+    return fmt::format("BEGIN ISOLATION LEVEL {}; ", level);
   }
 
   /// `app.tenant` as `"app"."tenant"`.
@@ -273,13 +272,15 @@ class Statements {
   static constexpr std::string_view lease_rest =
       "(EXTRACT(EPOCH FROM leased_until - clock_timestamp()) * 1000000)::bigint";
 
-  /// Fails with `ended_mark` unless the transaction is the one named. The clock keeps the planner from
-  /// working the failing branch out beforehand.
+  /// Fails with `ended_mark` unless the transaction is the one named.
   [[nodiscard]] static std::string guard_sql(std::string_view xid) {
-    return fmt::format(
-        "SELECT CASE WHEN pg_current_xact_id_if_assigned() IS NOT DISTINCT FROM {} THEN 1 "
-        "ELSE ('{}' || clock_timestamp()::text)::int END",
-        xid, ended_mark);
+    return "SELECT " + or_fail(fmt::format("pg_current_xact_id_if_assigned() IS NOT DISTINCT FROM {}", xid));
+  }
+
+  /// A query that fails with `ended_mark` in its text unless the condition holds: it looks for a table of that name
+  /// (by way of text, or the planner would look for it beforehand).
+  [[nodiscard]] static std::string or_fail(std::string_view condition) {
+    return fmt::format("CASE WHEN {} THEN NULL ELSE '{}'::text::regclass END", condition, ended_mark);
   }
 
   [[nodiscard]] std::string guard(std::string_view xid, Spelling spelling) const {

@@ -1,0 +1,25 @@
+// expect: idem: this argument is no part of a consumer
+// SPDX-License-Identifier: MIT
+#include <idem/consumer.hpp>
+#include <idem/memory/store.hpp>
+#include <string>
+
+using namespace idem;
+
+struct Order {
+  std::string id;
+};
+Event event_of(const Order& order) { return {.id = order.id}; }
+
+struct Log {
+  int lines = 0;
+  void observe(const Observation&) { ++lines; }
+};
+
+int main() {
+  MemoryStore<> store;
+  const Log log;
+  const IdempotentConsumer ship{"ship.v1", store, [](MemoryStore<>::Transaction&, const Order&) {}, log};
+  const auto outcome = ship(Order{"o-1"});
+  return static_cast<int>(outcome.status);
+}

@@ -1,0 +1,20 @@
+// expect: idem: the handler changes itself when it is called
+// SPDX-License-Identifier: MIT
+#include <idem/consumer.hpp>
+#include <idem/memory/store.hpp>
+#include <string>
+
+using namespace idem;
+
+struct Order {
+  std::string id;
+};
+Event event_of(const Order& order) { return {.id = order.id}; }
+
+int main() {
+  MemoryStore<> store;
+  const IdempotentConsumer ship{"ship.v1", store,
+                                [count = 0](MemoryStore<>::Transaction&, const Order&) mutable { ++count; }};
+  const auto outcome = ship(Order{"o-1"});
+  return static_cast<int>(outcome.status);
+}

@@ -1,0 +1,19 @@
+// expect: idem: this type is no store
+// SPDX-License-Identifier: MIT
+#include <idem/consumer.hpp>
+#include <idem/memory/store.hpp>
+#include <string>
+
+using namespace idem;
+
+struct Order {
+  std::string id;
+};
+Event event_of(const Order& order) { return {.id = order.id}; }
+
+int main() {
+  std::string store = "dbname=shop";
+  const IdempotentConsumer ship{"ship.v1", store, [](MemoryStore<>::Transaction&, const Order&) {}};
+  const auto outcome = ship(Order{"o-1"});
+  return static_cast<int>(outcome.status);
+}

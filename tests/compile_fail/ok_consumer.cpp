@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+#include <idem/consumer.hpp>
+#include <idem/memory/store.hpp>
+#include <string>
+
+using namespace idem;
+
+struct Order {
+  std::string id;
+};
+Event event_of(const Order& order) { return {.id = order.id}; }
+
+int main() {
+  MemoryStore<> store;
+  const IdempotentConsumer ship{"ship.v1", store,
+                                [count = 0](MemoryStore<>::Transaction&, const Order&) { return count; }};
+  const auto outcome = ship(Order{"o-1"});
+  return static_cast<int>(outcome.status);
+}
