@@ -50,8 +50,8 @@ struct Call {
 };
 static_assert(fits<ConstCall>);
 static_assert(!fits<Call>);
-static_assert(detail::MutableHandler<Call, Tx, shop::Order>);
-static_assert(!detail::MutableHandler<ConstCall, Tx, shop::Order>);
+static_assert((detail::form_of<Call, Tx, shop::Order>() == detail::HandlerForm::changes_itself));
+static_assert((detail::form_of<ConstCall, Tx, shop::Order>() != detail::HandlerForm::changes_itself));
 
 static_assert(fits<void (*)(Tx&, const shop::Order&)>);
 static_assert(fits<int (*)(Tx&, const shop::Order&)>);
@@ -85,6 +85,7 @@ TEST_CASE("lambdas are handlers when they can be called as constants", "[handler
   STATIC_REQUIRE(fits<decltype(changes_what_it_refers_to)>);
   STATIC_REQUIRE(fits<decltype(owns)>);
   STATIC_REQUIRE_FALSE(fits<decltype(changes_itself)>);
-  STATIC_REQUIRE(detail::MutableHandler<decltype(changes_itself), Tx, shop::Order>);
+  STATIC_REQUIRE(
+      (detail::form_of<decltype(changes_itself), Tx, shop::Order>() == detail::HandlerForm::changes_itself));
   CHECK(event_of(shop::Urgent{{"o-1"}}).id == "o-1");
 }

@@ -53,7 +53,7 @@ class IdempotentConsumer {
       TransactionalStore<Store>,
       "idem: this type is no store: an IdempotentConsumer takes a store by reference, such as idem::PostgresStore or idem::MemoryStore<>, or any type that models idem::TransactionalStore or idem::LeaseStore");
   static_assert(
-      (detail::is_part<std::remove_cvref_t<Parts>> && ...),
+      (detail::is_part<std::remove_reference_t<Parts>> && ...),
       "idem: this argument is no part of a consumer: a part is a retry policy, Redeliver{...}, an Observer, a DeadLetterSink, KeepVisible, ConsumerOptions or Runtime");
   template <class Kind>
   static constexpr std::size_t count = detail::parts_of_kind<Kind, Parts...>;
@@ -107,6 +107,8 @@ class IdempotentConsumer {
         return rejected<Message>(code::event_of_failed, "event_of threw something that is no std::exception");
       }
       return process(*event, message, std::move(stop));
+    } else {
+      return Outcome<>{};
     }
   }
 
@@ -115,8 +117,7 @@ class IdempotentConsumer {
   /// Throws: ConfigurationError — the set-up is wrong, not the message: stop the worker. Nothing else.
   template <class Message>
   [[nodiscard]] auto process(const Event& event, const Message& message, std::stop_token stop = {}) const {
-    check_handler<Message>();
-    if constexpr (fits<Message>) {
+    if constexpr (accepts<Message>()) {
       std::optional<Key> key;
       try {
         key.emplace(event.tenant, name_, event.id);
@@ -125,6 +126,8 @@ class IdempotentConsumer {
       }
       demand_delivery_count(event);
       return deliver(*key, event, message, stop);
+    } else {
+      return Outcome<>{};  // an error has said why; no more of them
     }
   }
 
@@ -148,7 +151,7 @@ class IdempotentConsumer {
                                (form<Message> == Form::lease && LeaseStore<Store>);
 
   template <class Message>
-  static constexpr void check_handler() {
+  [[nodiscard]] static constexpr bool accepts() {
     if constexpr (TransactionalStore<Store> || LeaseStore<Store>) {
       static_assert(
           form<Message> != Form::changes_itself,
@@ -160,6 +163,7 @@ class IdempotentConsumer {
           form<Message> != Form::lease || LeaseStore<Store>,
           "idem: the handler takes an idem::Lease&, and this store lends none: take its Transaction&, or use a store that models idem::LeaseStore");
     }
+    return fits<Message>;
   }
 
   template <class Message>
@@ -195,19 +199,20 @@ class IdempotentConsumer {
     }();
     detail::Conclusion end = delivery.run(work);
 
-    Outcome<R> outcome{.status = end.status,
-                       .action = end.action,
-                       .redeliver_after = end.redeliver_after,
-                       .attempts = delivery.attempts(),
-                       .resolved_in_doubt = end.resolved_in_doubt,
-                       .failure = std::move(end.failure)};
+    Outcome<R> outcome{.attempts = delivery.attempts()};
     if constexpr (!returns_nothing) {
-      if (outcome.status == Status::applied) outcome.value = std::move(result);
-      if (outcome.status == Status::duplicate && end.stored) {
+      if (end.status == Status::applied) outcome.value = std::move(result);
+      if (end.status == Status::duplicate && end.stored) {
         outcome.value = decoded<R>(*end.stored, delivery);
         outcome.replayed = outcome.value.has_value();
       }
     }
+    delivery.tell_decided(end);
+    outcome.status = end.status;
+    outcome.action = end.action;
+    outcome.redeliver_after = end.redeliver_after;
+    outcome.resolved_in_doubt = end.resolved_in_doubt;
+    outcome.failure = std::move(end.failure);
     return outcome;
   }
 
@@ -246,12 +251,13 @@ class IdempotentConsumer {
 
   template <class Message>
   [[nodiscard]] static auto rejected(std::string_view code, std::string_view why) {
-    check_handler<Message>();
-    if constexpr (fits<Message>)
+    if constexpr (accepts<Message>())
       return Outcome<Result<Message>>{
           .status = Status::rejected,
           .action = Action::dead_letter,
           .failure = Failure{ErrorClass::permanent, std::string{code}, std::string{why}}};
+    else
+      return Outcome<>{};
   }
 
   void demand_delivery_count(const Event& event) const {

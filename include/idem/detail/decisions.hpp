@@ -72,6 +72,9 @@ DeliveryTerms(const ConsumerOptions&, const Policy&, const RedeliverPolicy&, Obs
 /// What one call knows, and what it may come to: the part of the way that is the same in every mode.
 template <class Terms>
 class Decisions {
+  static constexpr bool watched =
+      !std::is_same_v<std::remove_cvref_t<decltype(std::declval<Terms&>().observer)>, NoObserver>;
+
  public:
   Decisions(const Terms& terms, const Key& key, const Event& event, const std::stop_token& stop)
       : terms_{terms},
@@ -83,14 +86,26 @@ class Decisions {
 
   [[nodiscard]] std::uint32_t attempts() const noexcept { return attempts_; }
 
+  /// The last thing that is told of a call.
+  void tell_decided(const Conclusion& conclusion) const {
+    if constexpr (watched)
+      tell({.what = Observed::decided,
+            .key = key_,
+            .event = event_,
+            .failure = conclusion.failure ? &*conclusion.failure : nullptr,
+            .delay = conclusion.redeliver_after,
+            .elapsed = now() - began_,
+            .status = conclusion.status,
+            .action = conclusion.action,
+            .resolved_in_doubt = conclusion.resolved_in_doubt});
+  }
+
   void tell_value_not_decoded() const noexcept {
     tell({.what = Observed::value_not_decoded, .key = key_, .event = event_});
   }
 
  protected:
   using TimePoint = std::chrono::steady_clock::time_point;
-  static constexpr bool watched =
-      !std::is_same_v<std::remove_cvref_t<decltype(std::declval<Terms&>().observer)>, NoObserver>;
 
   [[nodiscard]] Claim claim() const {
     return {.key = key_,
@@ -111,6 +126,10 @@ class Decisions {
       throw;
     } catch (const std::exception& e) {
       return Failed{.failure = {ErrorClass::transient, {}, e.what()}, .fault = Fault::store};
+    } catch (...) {
+      return Failed{
+          .failure = {ErrorClass::transient, {}, "the store threw something that is no std::exception"},
+          .fault = Fault::store};
     }
   }
 
@@ -155,15 +174,6 @@ class Decisions {
 
   [[nodiscard]] Conclusion end(Resolved resolved) {
     conclusion_->resolved_in_doubt = resolved == Resolved::yes;
-    tell({.what = Observed::decided,
-          .key = key_,
-          .event = event_,
-          .failure = conclusion_->failure ? &*conclusion_->failure : nullptr,
-          .delay = conclusion_->redeliver_after,
-          .elapsed = watched ? now() - began_ : Duration{},
-          .status = conclusion_->status,
-          .action = conclusion_->action,
-          .resolved_in_doubt = conclusion_->resolved_in_doubt});
     return *std::move(conclusion_);
   }
 
@@ -213,6 +223,7 @@ class Decisions {
       case ErrorClass::throttled: break;
     }
     if (failed.retry == Retry::by_redelivery) return ask_redelivery(std::move(failed), "");
+    if (stop_.stop_requested()) return cancel();
     const ErrorClass kind =
         failed.failure.kind == ErrorClass::in_doubt ? ErrorClass::reconnect : failed.failure.kind;
     const RetryStep step = ask_policy(kind, failed.retry_after);

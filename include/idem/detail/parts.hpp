@@ -16,14 +16,14 @@
 
 namespace idem::detail {
 
-// The kinds of part a consumer takes, each a question about a type.
+// The kinds of part a consumer takes, each a question about a type, const if the part is.
 struct IsRetryPolicy {
   template <class T>
-  static constexpr bool of = RetryPolicy<T> && !is_redeliver_v<T>;
+  static constexpr bool of = RetryPolicy<std::remove_cv_t<T>> && !is_redeliver_v<std::remove_cv_t<T>>;
 };
 struct IsRedeliver {
   template <class T>
-  static constexpr bool of = is_redeliver_v<T>;
+  static constexpr bool of = is_redeliver_v<std::remove_cv_t<T>>;
 };
 struct IsObserver {
   template <class T>
@@ -35,20 +35,20 @@ struct IsDeadLetterSink {
 };
 struct IsKeepVisible {
   template <class T>
-  static constexpr bool of = std::same_as<T, KeepVisible>;
+  static constexpr bool of = std::same_as<std::remove_cv_t<T>, KeepVisible>;
 };
 struct IsOptions {
   template <class T>
-  static constexpr bool of = std::same_as<T, ConsumerOptions>;
+  static constexpr bool of = std::same_as<std::remove_cv_t<T>, ConsumerOptions>;
 };
 struct IsRuntime {
   template <class T>
-  static constexpr bool of = std::same_as<T, Runtime>;
+  static constexpr bool of = std::same_as<std::remove_cv_t<T>, Runtime>;
 };
 
 template <class Kind, class... Parts>
 inline constexpr std::size_t parts_of_kind = (std::size_t{0} + ... +
-                                              (Kind::template of<std::remove_cvref_t<Parts>> ? 1U : 0U));
+                                              (Kind::template of<std::remove_reference_t<Parts>> ? 1U : 0U));
 
 template <class T>
 inline constexpr bool is_part =
@@ -64,7 +64,7 @@ using held_part_t = std::conditional_t<std::is_lvalue_reference_v<Given> &&
 
 template <class Kind, class... Parts>
 constexpr std::size_t index_of() {
-  const bool matches[] = {Kind::template of<std::remove_cvref_t<Parts>>..., true};
+  const bool matches[] = {Kind::template of<std::remove_reference_t<Parts>>..., true};
   std::size_t index = 0;
   while (!matches[index]) ++index;
   return index;

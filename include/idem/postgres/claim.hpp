@@ -29,7 +29,8 @@ enum class Claimed {
 /// stays usable after every answer; committing it, and looking whether that COMMIT took effect, is the
 /// caller's. `schema` is where `create_schema()` made the tables.
 ///
-/// Throws: the driver's errors (40001 for a lost race at a stricter isolation level); ConfigurationError — a
+/// Throws: the driver's errors (40001 for a lost race at a stricter isolation level); TransientError — a consumer of
+/// that name holds a lease on the event; ConfigurationError — a
 /// row that row security hides holds the key.
 [[nodiscard]] inline Claimed claim(pqxx::dbtransaction& tx, const Key& key, const Fingerprint& fingerprint,
                                    std::string_view schema = "idem") {
@@ -43,23 +44,38 @@ enum class Claimed {
       "VALUES (convert_from($1, 'UTF8'), convert_from($2, 'UTF8'), convert_from($3, 'UTF8'), $4, $5) "
       "ON CONFLICT (tenant, consumer, event_id) DO NOTHING",
       keys);
-  const std::string find = fmt::format(
-      "SELECT fingerprint FROM {} WHERE tenant = convert_from($1, 'UTF8') AND consumer = convert_from($2, "
-      "'UTF8') "
-      "AND event_id = convert_from($3, 'UTF8')",
-      keys);
+  const std::string where =
+      "tenant = convert_from($1, 'UTF8') AND consumer = convert_from($2, 'UTF8') AND event_id = convert_from($3, 'UTF8')";
+  const std::string find =
+      fmt::format("SELECT encode(fingerprint, 'hex'), {}, committed_at IS NULL FROM {} WHERE {}",
+                  detail::is_free, keys, where);
+  const std::string take_over = fmt::format(
+      "UPDATE {} SET claim_token = $4, fingerprint = $5, value = NULL, committed_at = clock_timestamp(), "
+      "window_ends = NULL, generation = generation + (committed_at IS NOT NULL)::int, leased_until = NULL "
+      "WHERE {} AND {}",
+      keys, where, detail::is_free);
   std::optional<std::vector<std::byte>> stored_form;
   if (fingerprint.given()) stored_form = fingerprint.to_bytes();
 
-  constexpr int rounds = 5;  // a row may go between the two statements, but not five times
-  for (int round = 0; round < rounds; ++round) {
-    const auto inserted = exec(tx, insert, bytes(key.tenant()), bytes(key.consumer()), bytes(key.event_id()),
-                               detail::hex_of(detail::random_token()), stored_form);
-    if (inserted.affected_rows() == 1) return Claimed::fresh;
+  for (int round = 0; round < detail::patience;
+       ++round) {  // a row may go between two statements, but not for ever
+    const auto run = [&](const std::string& sql) {
+      return exec(tx, sql, bytes(key.tenant()), bytes(key.consumer()), bytes(key.event_id()),
+                  detail::hex_of(detail::random_token()), stored_form);
+    };
+    if (run(insert).affected_rows() == 1) return Claimed::fresh;
     const auto rows = exec(tx, find, bytes(key.tenant()), bytes(key.consumer()), bytes(key.event_id()));
     if (rows.empty()) continue;
-    if (rows[0][0].is_null()) return Claimed::duplicate;
-    const std::string found = detail::bytes_of_hex(rows[0][0].c_str());
+    const auto row = rows[0];
+    if (std::string_view{row[1].c_str()} == "t") {
+      if (run(take_over).affected_rows() == 1) return Claimed::fresh;
+      continue;
+    }
+    if (std::string_view{row[2].c_str()} == "t")
+      throw TransientError{
+          fmt::format("the key {} is held by a live lease: come back later", key.to_string())};
+    if (row[0].is_null()) return Claimed::duplicate;
+    const std::string found = detail::bytes_of_hex(row[0].c_str());
     const auto committed = Fingerprint::from_bytes(std::as_bytes(std::span{found}));
     return comparable(committed, fingerprint) && committed != fingerprint ? Claimed::mismatch
                                                                           : Claimed::duplicate;

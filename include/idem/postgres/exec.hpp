@@ -38,6 +38,8 @@ template <class T>
     return std::nullopt;
   } else if constexpr (std::same_as<T, bool>) {
     return value ? "true" : "false";
+  } else if constexpr (std::same_as<T, char>) {
+    return text_parameter(std::string_view{&value, 1}, number);
   } else if constexpr (std::convertible_to<const T&, std::string_view>) {
     const std::string_view text = value;
     if (text.find('\0') != std::string_view::npos)

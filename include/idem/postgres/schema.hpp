@@ -21,7 +21,7 @@ inline constexpr int schema_version = 1;
 /// transaction. A worker's role needs USAGE on the schema, SELECT, INSERT and UPDATE on `keys`, and SELECT on
 /// `schema_info`.
 [[nodiscard]] inline std::string schema_sql(std::string_view schema = "idem") {
-  return fmt::format(R"(BEGIN;
+  return fmt::format(R"(BEGIN ISOLATION LEVEL READ COMMITTED;
 SELECT pg_advisory_xact_lock(hashtextextended({name_literal}, 1768186221));
 CREATE SCHEMA IF NOT EXISTS {name};
 -- One row for each event whose effect is committed (written in the effect's own transaction), or is leased.

@@ -29,7 +29,7 @@ struct StateRule {
 /// A COMMIT answered by the loss of the session, or by an I/O error, may have taken effect: in doubt. A
 /// missing table, column, function or right in the handler's own SQL is often a deploy in progress: left to
 /// redelivery.
-inline constexpr std::array<StateRule, 43> state_rules{{
+inline constexpr std::array<StateRule, 44> state_rules{{
     {"08", ErrorClass::reconnect, ErrorClass::in_doubt, Fault::store},
     {"08007", ErrorClass::in_doubt, ErrorClass::in_doubt, Fault::store},
     {"08P01", ErrorClass::permanent, ErrorClass::permanent},
@@ -43,6 +43,7 @@ inline constexpr std::array<StateRule, 43> state_rules{{
     {"25006", ErrorClass::reconnect, ErrorClass::reconnect, Fault::store},
     {"25P02", ErrorClass::transient, ErrorClass::transient},
     {"25P03", ErrorClass::reconnect, ErrorClass::in_doubt, Fault::store},
+    {"25P04", ErrorClass::reconnect, ErrorClass::in_doubt, Fault::store},
     {"26", ErrorClass::permanent, ErrorClass::permanent},
     {"27", ErrorClass::permanent, ErrorClass::permanent},
     {"28", ErrorClass::permanent, ErrorClass::permanent},

@@ -18,6 +18,7 @@
 #include <idem/postgres/detail/statements.hpp>
 #include <idem/postgres/options.hpp>
 #include <idem/postgres/schema.hpp>
+#include <idem/retry/detail/saturating.hpp>
 #include <idem/store.hpp>
 
 namespace idem {
@@ -78,7 +79,7 @@ class PostgresStore {
   [[nodiscard]] Applied apply(const Claim& claim, Effect<Transaction> effect) {
     const auto now = std::chrono::steady_clock::now();
     const bool waits = claim.on_concurrent == Concurrent::wait;
-    const auto deadline = now + claim.wait_limit;
+    const auto deadline = idem::detail::saturating_add(now, claim.wait_limit);
     const auto pass = gate_.enter(claim.key, waits ? deadline : now, claim.stop);
     if (!pass) return Busy{};
 
@@ -175,6 +176,7 @@ class PostgresStore {
       const auto opened = one.open(wait, std::exchange(troubles.next, Attempt::Taking::fresh));
       if (std::holds_alternative<Attempt::Ours>(opened)) {
         answer = one.run(effect);
+        if (one.unprepared()) spelling_ = Spelling::in_full;
       } else if (const auto* obstacle = std::get_if<Attempt::Obstacle>(&opened)) {
         if (*obstacle == Attempt::Obstacle::taken) {
           answer = found_by(one, claim, troubles);
@@ -208,6 +210,8 @@ class PostgresStore {
       const auto error = postgres::detail::current_driver_error();
       if (!error) throw;
       if (error->connection_lost) return postgres::detail::failed_connection("08006", error->message);
+      if (postgres::is_configuration(error->sqlstate))
+        throw ConfigurationError{postgres::detail::explain_configuration(options_.schema, *error)};
       return postgres::detail::failed_statement(*error);
     }
     if (++troubles.vanished_rows < postgres::detail::patience) return std::nullopt;

@@ -128,6 +128,8 @@ class Attempt {
     }
   }
 
+  /// Whether the handler dropped our prepared statements: the next attempt spells them in full.
+  [[nodiscard]] bool unprepared() const noexcept { return unprepared_; }
   [[nodiscard]] bool clean() const noexcept { return clean_; }
   /// After Trouble::failed.
   [[nodiscard]] const Failed& failure() const noexcept { return failure_; }
@@ -160,13 +162,24 @@ class Attempt {
       const auto error = current_driver_error();
       if (!error)
         return rolled_back({.failure = {ErrorClass::transient, {}, first_line(e.what())}}, StatementFailed{});
-      return commit_failed(*error);
+      return commit_failed(*error, value.has_value());
     }
   }
 
-  [[nodiscard]] Applied commit_failed(const DriverError& error) {
+  [[nodiscard]] Applied commit_failed(const DriverError& error, bool stores_value) {
     if (error.connection_lost && !tx_.commit_sent_) return failed_in_transaction(options_, error, {});
     if (error.message.find(ended_mark) != std::string::npos) return ended_by_handler();
+    if (error.sqlstate == "26000" && error.message.find(statements_.guard_name()) != std::string::npos) {
+      unprepared_ = true;
+      roll_back_claim();
+      return Failed{.failure = {ErrorClass::transient, error.sqlstate,
+                                "the handler dropped the session's prepared statements"},
+                    .fault = Fault::store};
+    }
+    if (stores_value && error.sqlstate == "42501" && error.message.find("keys") != std::string::npos) {
+      roll_back_claim();
+      throw ConfigurationError{explain_configuration(options_.schema, error)};
+    }
     if (error.sqlstate == "25P02")
       return rolled_back({.failure = {ErrorClass::transient, error.sqlstate, swallowed()}},
                          StatementFailed{});
@@ -240,6 +253,7 @@ class Attempt {
   std::string xid_;
   Failed failure_;
   bool clean_ = false;
+  bool unprepared_ = false;
 };
 
 }  // namespace idem::postgres::detail

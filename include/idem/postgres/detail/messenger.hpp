@@ -8,6 +8,7 @@
 
 #include <idem/postgres/detail/errors.hpp>
 #include <idem/postgres/detail/pool.hpp>
+#include <idem/retry/detail/saturating.hpp>
 #include <idem/store.hpp>
 
 namespace idem::postgres::detail {

@@ -36,9 +36,9 @@ struct DriverError {
 [[nodiscard]] inline std::string safe_line(std::string_view sqlstate, std::string_view text) {
   std::string line = first_line(text);
   const auto from = line.find('"');
+  if (sqlstate.substr(0, 2) != "22" || from == std::string::npos) return line;
   const auto to = line.rfind('"');
-  if (sqlstate.substr(0, 2) == "22" && from < to) line.replace(from + 1, to - from - 1, "...");
-  return line;
+  return line.substr(0, from) + "\"...\"" + (to == from ? std::string{} : line.substr(to + 1));
 }
 
 /// Describes the exception that is being handled; nullopt when it is not the driver's.

@@ -88,6 +88,20 @@ inline void append_bytea(std::string& sql, std::span<const std::byte> bytes) {
   return fmt::format("('epoch'::timestamptz + '{} microseconds'::interval)", held.count());
 }
 
+/// `text` as a value that means the same whatever client_encoding says: a handler may have changed it.
+[[nodiscard]] inline std::string text_value(std::string_view text) {
+  const auto ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
+  if (std::all_of(text.begin(), text.end(), ascii)) return literal(text);
+  std::string sql = "convert_from(";
+  append_bytea(sql, std::as_bytes(std::span{text.data(), text.size()}));
+  return sql += ",'UTF8')";
+}
+
+/// A row that no longer holds its key: its window has ended, or its lease without an effect.
+inline constexpr std::string_view is_free =
+    "(COALESCE(window_ends <= clock_timestamp(), false) OR "
+    "(committed_at IS NULL AND COALESCE(leased_until <= clock_timestamp(), false)))";
+
 /// Reads hexadecimal digits; `\x` in front, as the server prints bytea, and hyphens, as in a uuid, are passed
 /// over.
 [[nodiscard]] inline std::string bytes_of_hex(std::string_view hex) {

@@ -33,7 +33,7 @@ class Statements {
         attempts_{identifier(options.schema) + ".attempts"},
         fences_{literal(identifier(options.schema) + ".fences") + "::regclass"},
         begin_{begin(options.isolation)},
-        tenant_setting_{setting_name(options.tenant_setting)} {
+        tenant_setting_{options.tenant_setting.empty() ? std::string{} : literal(options.tenant_setting)} {
     const std::string claim = claim_sql({.tenant = "$1",
                                          .consumer = "$2",
                                          .event_id = "$3",
@@ -48,6 +48,7 @@ class Statements {
                            claim_name_, claim, guard_name_, guard);
   }
 
+  [[nodiscard]] const std::string& guard_name() const noexcept { return guard_name_; }
   [[nodiscard]] const std::string& prepare() const noexcept { return prepare_; }
 
   /// Opens a transaction and claims the key, waiting at most `wait` for another claimer. A row says that the key
@@ -79,9 +80,10 @@ class Statements {
   [[nodiscard]] std::string find(const Key& key) const {
     std::string sql = "ROLLBACK; ";
     append_tenant(sql, key);
-    return sql + fmt::format(
-                     "SELECT claim_token, fingerprint, value, {}, committed_at IS NULL, {} FROM {} WHERE {}",
-                     is_free, lease_rest, keys_, where(key));
+    return sql +
+           fmt::format(
+               "SELECT claim_token, encode(fingerprint, 'hex'), encode(value, 'hex'), {}, committed_at IS NULL, {} FROM {} WHERE {}",
+               is_free, lease_rest, keys_, where(key));
   }
 
   /// Takes a key that no row holds, for a lease: a row with the fencing token says that it is ours.
@@ -108,7 +110,7 @@ class Statements {
                "UPDATE {0} SET claim_token = {1}, fingerprint = {2}, value = NULL, window_ends = NULL, "
                "generation = generation + (committed_at IS NOT NULL)::int, committed_at = NULL, "
                "leased_until = clock_timestamp() + {3}, fence = nextval({4}) WHERE {5} AND {6} AND NOT {7}; "
-               "SELECT claim_token, fingerprint, value, {6}, committed_at IS NULL, {8}, fence, {7} "
+               "SELECT claim_token, encode(fingerprint, 'hex'), encode(value, 'hex'), {6}, committed_at IS NULL, {8}, fence, {7} "
                "FROM (SELECT 1) one LEFT JOIN {0} ON {5}",
                keys_, texts.token, texts.fingerprint, interval_or_null(lease), fences_, where(claim.key),
                is_free, too_old(texts), lease_rest);
@@ -150,8 +152,8 @@ class Statements {
                "'{4}') ON CONFLICT (tenant, consumer, event_id) DO UPDATE SET starts = a.starts + "
                "(a.open_start IS DISTINCT FROM excluded.open_start)::int, open_start = excluded.open_start, "
                "started_at = clock_timestamp() RETURNING starts - 1",
-               attempts_, literal(claim.key.tenant()), literal(claim.key.consumer()),
-               literal(claim.key.event_id()), hex_of(token));
+               attempts_, text_value(claim.key.tenant()), text_value(claim.key.consumer()),
+               text_value(claim.key.event_id()), hex_of(token));
   }
 
   /// Ends a counted start; no row: it has ended.
@@ -194,19 +196,6 @@ class Statements {
     return fmt::format("BEGIN ISOLATION LEVEL {}; ", level);
   }
 
-  /// `app.tenant` as `"app"."tenant"`.
-  [[nodiscard]] static std::string setting_name(std::string_view name) {
-    std::string quoted;
-    while (!name.empty()) {
-      const auto dot = name.find('.');
-      quoted += identifier(name.substr(0, dot));
-      if (dot == std::string_view::npos) break;
-      quoted += '.';
-      name.remove_prefix(dot + 1);
-    }
-    return quoted;
-  }
-
   [[nodiscard]] static std::string name_of(std::string_view what, std::string_view sql) {
     std::uint64_t hash = 14695981039346656037U;  // FNV-1a: the same in every build
     for (const char c : sql) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
@@ -222,9 +211,9 @@ class Statements {
 
   [[nodiscard]] static ClaimTexts texts_of(const Claim& claim, const ClaimToken& token,
                                            const Session& session) {
-    ClaimTexts texts{.tenant = literal(claim.key.tenant()),
-                     .consumer = literal(claim.key.consumer()),
-                     .event_id = literal(claim.key.event_id()),
+    ClaimTexts texts{.tenant = text_value(claim.key.tenant()),
+                     .consumer = text_value(claim.key.consumer()),
+                     .event_id = text_value(claim.key.event_id()),
                      .token = '\'' + hex_of(token) + '\'',
                      .fingerprint = bytea_or_null(claim.fingerprint),
                      .own_timeout = literal(session.lock_timeout),
@@ -265,10 +254,6 @@ class Statements {
            fmt::format("SET LOCAL lock_timeout = '{}ms'; ", std::clamp<std::int64_t>(wait_ms, 1, 2147483647));
   }
 
-  /// A row that no longer holds its key: its window has ended, or its lease without an effect.
-  static constexpr std::string_view is_free =
-      "(COALESCE(window_ends <= clock_timestamp(), false) OR "
-      "(committed_at IS NULL AND COALESCE(leased_until <= clock_timestamp(), false)))";
   static constexpr std::string_view lease_rest =
       "(EXTRACT(EPOCH FROM leased_until - clock_timestamp()) * 1000000)::bigint";
 
@@ -300,13 +285,13 @@ class Statements {
   }
 
   [[nodiscard]] static std::string where(const Key& key) {
-    return fmt::format("tenant = {} AND consumer = {} AND event_id = {}", literal(key.tenant()),
-                       literal(key.consumer()), literal(key.event_id()));
+    return fmt::format("tenant = {} AND consumer = {} AND event_id = {}", text_value(key.tenant()),
+                       text_value(key.consumer()), text_value(key.event_id()));
   }
 
   void append_tenant(std::string& sql, const Key& key) const {
     if (!tenant_setting_.empty())
-      sql += fmt::format("SET LOCAL {} = {}; ", tenant_setting_, literal(key.tenant()));
+      sql += fmt::format("SELECT set_config({}, {}, true); ", tenant_setting_, text_value(key.tenant()));
   }
 
   std::string keys_;
