@@ -15,4 +15,4 @@ target_compile_options(
   INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Werror
             -Wnon-virtual-dtor -Woverloaded-virtual -Wold-style-cast -Wcast-align -Wcast-qual -Wformat=2
             -Wextra-semi -Wundef -Wimplicit-fallthrough
-            $<$<CXX_COMPILER_ID:GNU>:-Wduplicated-cond -Wlogical-op>)
+            $<$<CXX_COMPILER_ID:GNU>:-Wduplicated-cond>)

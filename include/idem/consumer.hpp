@@ -1,38 +1,31 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <chrono>
-#include <cstdint>
-#include <functional>
+#include <concepts>
+#include <cstddef>
 #include <optional>
+#include <ranges>
+#include <span>
+#include <stdexcept>
 #include <stop_token>
 #include <string>
-#include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <fmt/core.h>
 
-#include <idem/codec.hpp>
-#include <idem/detail/delivery.hpp>
-#include <idem/detail/lease_delivery.hpp>
+#include <idem/batch.hpp>
+#include <idem/detail/batching.hpp>
 #include <idem/detail/parts.hpp>
-#include <idem/detail/ticker.hpp>
 #include <idem/error.hpp>
 #include <idem/event.hpp>
 #include <idem/handler.hpp>
 #include <idem/key.hpp>
-#include <idem/options.hpp>
 #include <idem/outcome.hpp>
 #include <idem/store.hpp>
 
 namespace idem {
-
-namespace detail {
-
-inline constexpr MaxAttempts one_attempt{1};
-
-}  // namespace detail
 
 /// Wraps a message handler so that the effect of every event happens once, however often it is delivered.
 ///
@@ -48,7 +41,8 @@ inline constexpr MaxAttempts one_attempt{1};
 /// committed. Thread safety: any number of threads; the handler is called by all of them. The store outlives
 /// the consumer.
 template <class Store, class Handler, class... Parts>
-class IdempotentConsumer {
+class IdempotentConsumer : detail::Batching<Store, Handler, Parts...> {
+  using Way = detail::Batching<Store, Handler, Parts...>;
   static_assert(
       TransactionalStore<Store>,
       "idem: this type is no store: an IdempotentConsumer takes a store by reference, such as idem::PostgresStore or idem::MemoryStore<>, or any type that models idem::TransactionalStore or idem::LeaseStore");
@@ -73,18 +67,9 @@ class IdempotentConsumer {
   /// Throws: InvalidKey — the name cannot be part of a key; ConfigurationError — options that contradict each
   /// other.
   IdempotentConsumer(std::string its_name, Store& its_store, Handler its_handler, Parts... its_parts)
-      : name_{std::move(its_name)},
-        store_{its_store},
-        handler_{std::move(its_handler)},
-        parts_{std::forward<Parts>(its_parts)...},
-        runtime_{detail::with_defaults(part_or<detail::IsRuntime>(Runtime{}))},
-        engine_{runtime_.engine} {
-    Key::check_consumer(name_);
-    check(options());
-    check_keep_visible();
-    using Policy = std::remove_cvref_t<decltype(policy())>;
+      : Way{std::move(its_name), its_store, std::move(its_handler), std::forward<Parts>(its_parts)...} {
     static_assert(
-        is_bounded_v<Policy>,
+        is_bounded_v<std::remove_cvref_t<decltype(this->policy())>>,
         "idem: this retry policy never ends: add MaxAttempts{n} or MaxElapsed{d}, or use Intervals{...}; it is followed while the message is held");
   }
 
@@ -102,9 +87,10 @@ class IdempotentConsumer {
       try {
         event.emplace(event_of(message));
       } catch (const std::exception& e) {
-        return rejected<Message>(code::event_of_failed, e.what());
+        return Way::template rejected<Message>(code::event_of_failed, e.what());
       } catch (...) {
-        return rejected<Message>(code::event_of_failed, "event_of threw something that is no std::exception");
+        return Way::template rejected<Message>(code::event_of_failed,
+                                               "event_of threw something that is no std::exception");
       }
       return process(*event, message, std::move(stop));
     } else {
@@ -117,208 +103,81 @@ class IdempotentConsumer {
   /// Throws: ConfigurationError — the set-up is wrong, not the message: stop the worker. Nothing else.
   template <class Message>
   [[nodiscard]] auto process(const Event& event, const Message& message, std::stop_token stop = {}) const {
-    if constexpr (accepts<Message>()) {
+    if constexpr (Way::template accepts<Message>()) {
       std::optional<Key> key;
       try {
-        key.emplace(event.tenant, name_, event.id);
+        key.emplace(event.tenant, this->name_, event.id);
       } catch (const InvalidKey& e) {
-        return rejected<Message>(code::invalid_key, e.what());
+        return Way::template rejected<Message>(code::invalid_key, e.what());
       }
-      demand_delivery_count(event);
-      return deliver(*key, event, message, stop);
+      this->demand_delivery_count(event);
+      return this->deliver(*key, event, message, stop, {});
     } else {
       return Outcome<>{};  // an error has said why; no more of them
     }
   }
 
- private:
-  using Form = detail::HandlerForm;
-
-  template <class S>
-  struct TransactionOf {
-    using type = detail::NoTransaction;
-  };
-  template <TransactionalStore S>
-  struct TransactionOf<S> {
-    using type = typename S::Transaction;
-  };
-  using Transaction = typename TransactionOf<Store>::type;
-
-  template <class Message>
-  static constexpr Form form = detail::form_of<Handler, Transaction, Message>();
-  template <class Message>
-  static constexpr bool fits = (form<Message> == Form::transactional && TransactionalStore<Store>) ||
-                               (form<Message> == Form::lease && LeaseStore<Store>);
-
-  template <class Message>
-  [[nodiscard]] static constexpr bool accepts() {
-    if constexpr (TransactionalStore<Store> || LeaseStore<Store>) {
-      static_assert(
-          form<Message> != Form::changes_itself,
-          "idem: the handler changes itself when it is called (a mutable lambda?): many threads call it, so it must be callable as const; keep its state outside and capture a reference");
-      static_assert(
-          form<Message> != Form::none,
-          "idem: the handler does not fit this message: a handler is called with (Store::Transaction&, const Message&), for an effect in the store's own database, or with (idem::Lease&, const Message&), for an effect outside of it");
-      static_assert(
-          form<Message> != Form::lease || LeaseStore<Store>,
-          "idem: the handler takes an idem::Lease&, and this store lends none: take its Transaction&, or use a store that models idem::LeaseStore");
-    }
-    return fits<Message>;
-  }
-
-  template <class Message>
-  using Result =
-      detail::result_t<typename detail::Returned<form<Message>, Handler, Transaction, Message>::type>;
-
-  template <class Message>
-  [[nodiscard]] Outcome<Result<Message>> deliver(const Key& key, const Event& event, const Message& message,
-                                                 const std::stop_token& stop) const {
-    using R = Result<Message>;
-    constexpr bool returns_nothing = std::is_same_v<R, std::monostate>;
+  /// Handles a batch: fresh events share one transaction where they can, and one that fails costs only itself (the
+  /// batch is undone, and its messages are handled one by one). See BatchReport for what to tell the transport.
+  ///
+  /// Messages with one ordering_key stop at the first that is not acknowledged; the rest of them is given back,
+  /// `held_back`. A message whose `visible_until` passed before its turn is given back unstarted. A key that comes
+  /// twice is handled at its first place, and answered from that at the others.
+  ///
+  /// Throws: ConfigurationError — before any message was decided; afterwards it is an outcome.
+  template <std::ranges::contiguous_range Messages>
+  [[nodiscard]] auto process_batch(const Messages& messages, std::stop_token stop = {}) const {
+    using Message = std::ranges::range_value_t<Messages>;
     static_assert(
-        returns_nothing || Encodable<R>,
-        "idem: what this handler returns cannot be stored: specialise idem::Codec for it, or return nothing");
-    const detail::DeliveryTerms terms{options(), policy(), redeliver(), observer(), runtime_, engine_};
-    std::optional<R> result;
-    const auto work = [&](auto& with) -> StoredValue {
-      [[maybe_unused]] const auto held = keep_visible(key, event);
-      result.reset();
-      if constexpr (returns_nothing) {
-        std::invoke(handler_, with, message);
-        return std::nullopt;
-      } else {
-        result.emplace(std::invoke(handler_, with, message));
-        return Codec<R>::encode(*result);
+        Identified<Message>,
+        "idem: no event_of for these messages: write `idem::Event event_of(const Message&)` in the message's own namespace, or call process_batch(events, messages)");
+    if constexpr (Identified<Message> && Way::template accepts<Message>()) {
+      std::vector<Event> events(std::ranges::size(messages));
+      std::vector<detail::BatchEntry<Result<Message>>> entries(events.size());
+      std::size_t i = 0;
+      for (const Message& message : messages) {
+        try {
+          events[i] = event_of(message);
+        } catch (const std::exception& e) {
+          entries[i].outcome = Way::template rejected<Message>(code::event_of_failed, e.what());
+        } catch (...) {
+          entries[i].outcome = Way::template rejected<Message>(
+              code::event_of_failed, "event_of threw something that is no std::exception");
+        }
+        ++i;
       }
-    };
-    auto delivery = [&] {
-      if constexpr (form<Message> == Form::transactional)
-        return detail::Delivery{store_, terms, key, event, stop};
-      else
-        return detail::LeaseDelivery{store_, terms, key, event, stop};
-    }();
-    detail::Conclusion end = delivery.run(work);
-
-    Outcome<R> outcome{.attempts = delivery.attempts()};
-    if constexpr (!returns_nothing) {
-      if (end.status == Status::applied) outcome.value = std::move(result);
-      if (end.status == Status::duplicate && end.stored) {
-        outcome.value = decoded<R>(*end.stored, delivery);
-        outcome.replayed = outcome.value.has_value();
-      }
-    }
-    delivery.tell_decided(end);
-    outcome.status = end.status;
-    outcome.action = end.action;
-    outcome.redeliver_after = end.redeliver_after;
-    outcome.resolved_in_doubt = end.resolved_in_doubt;
-    outcome.failure = std::move(end.failure);
-    return outcome;
-  }
-
-  /// Keeps the transport's hold for as long as what it returns lives.
-  [[nodiscard]] auto keep_visible(const Key& key, const Event& event) const {
-    if constexpr (count<detail::IsKeepVisible> == 0) {
-      return std::monostate{};
+      return this->template run_batch<Message>(
+          events, std::span<const Message>{std::ranges::data(messages), events.size()}, std::move(entries),
+          stop);
     } else {
-      const KeepVisible& keep = std::get<detail::index_of<detail::IsKeepVisible, Parts...>()>(parts_);
-      return detail::Ticker{keep.every, [this, &keep, &key, &event] {
-                              try {
-                                keep.extend();
-                              } catch (...) {
-                                tell_keep_visible_failed(key, event);
-                              }
-                            }};
+      return BatchReport<std::monostate>{};
     }
   }
 
-  void tell_keep_visible_failed(const Key& key, const Event& event) const noexcept {
-    try {
-      observer().observe({.what = Observed::keep_visible_failed, .key = key, .event = event});
-    } catch (...) {  // an observer never changes an outcome
+  /// As above, for messages that are not yours: `events[i]` says what `messages[i]` is.
+  ///
+  /// Throws: std::invalid_argument — not as many events as messages.
+  template <std::ranges::contiguous_range Events, std::ranges::contiguous_range Messages>
+    requires std::same_as<std::ranges::range_value_t<Events>, Event>
+  [[nodiscard]] auto process_batch(const Events& events, const Messages& messages,
+                                   std::stop_token stop = {}) const {
+    using Message = std::ranges::range_value_t<Messages>;
+    if constexpr (Way::template accepts<Message>()) {
+      const std::span<const Message> all{std::ranges::data(messages), std::ranges::size(messages)};
+      if (std::ranges::size(events) != all.size())
+        throw std::invalid_argument{
+            fmt::format("process_batch: {} events for {} messages", std::ranges::size(events), all.size())};
+      return this->template run_batch<Message>(
+          std::span<const Event>{std::ranges::data(events), all.size()}, all,
+          std::vector<detail::BatchEntry<Result<Message>>>(all.size()), stop);
+    } else {
+      return BatchReport<std::monostate>{};
     }
   }
 
-  template <class R, class Delivery>
-  [[nodiscard]] static std::optional<R> decoded(const std::string& stored, const Delivery& delivery) {
-    try {
-      return Codec<R>::decode(stored);
-    } catch (...) {  // it was committed all the same
-      delivery.tell_value_not_decoded();
-      return std::nullopt;
-    }
-  }
-
+ private:
   template <class Message>
-  [[nodiscard]] static auto rejected(std::string_view code, std::string_view why) {
-    if constexpr (accepts<Message>())
-      return Outcome<Result<Message>>{
-          .status = Status::rejected,
-          .action = Action::dead_letter,
-          .failure = Failure{ErrorClass::permanent, std::string{code}, std::string{why}}};
-    else
-      return Outcome<>{};
-  }
-
-  void demand_delivery_count(const Event& event) const {
-    if constexpr (std::remove_cvref_t<decltype(redeliver())>::has_limit) {
-      if (event.delivery_count > 0 || options().attempts == Attempts::counted_by_store) return;
-      throw ConfigurationError{fmt::format(
-          "consumer \"{}\": its Redeliver stops after a number of deliveries, and this event's delivery_count is {}; set it in event_of (1 = first delivery), or give Redeliver no limit",
-          detail::escaped(name_), event.delivery_count)};
-    }
-  }
-
-  [[noreturn]] void refuse(std::string_view what) const {
-    throw ConfigurationError{fmt::format("consumer \"{}\": {}", detail::escaped(name_), what)};
-  }
-
-  void check_keep_visible() const {
-    if constexpr (count < detail::IsKeepVisible >> 0) {
-      const KeepVisible& keep = std::get<detail::index_of<detail::IsKeepVisible, Parts...>()>(parts_);
-      if (keep.every <= Duration{0}) refuse("KeepVisible::every is not above zero");
-      if (!keep.extend) refuse("KeepVisible::extend is empty: give it what extends the transport's hold");
-    }
-  }
-
-  void check(const ConsumerOptions& options) const {
-    if (options.wait_limit < std::chrono::milliseconds{1})
-      refuse("wait_limit is below 1 ms; use on_concurrent = Concurrent::defer to wait not at all");
-    if (options.lease && *options.lease <= Duration{0})
-      refuse("lease is not above zero; nullopt is what says \"never taken over\"");
-    if (options.window && *options.window <= Duration{0})
-      refuse("window is not above zero; nullopt is what says \"for ever\"");
-    if (options.attempts == Attempts::counted_by_store && !CountingStore<Store>)
-      refuse(
-          "this store does not count starts: use Attempts::by_transport, or a store that models idem::CountingStore");
-  }
-
-  template <class Kind>
-  [[nodiscard]] const auto& part_or(const auto& fallback) const noexcept {
-    return detail::part_or<Kind>(fallback, parts_);
-  }
-  [[nodiscard]] const ConsumerOptions& options() const noexcept {
-    return part_or<detail::IsOptions>(default_options);
-  }
-  [[nodiscard]] const auto& policy() const noexcept {
-    return part_or<detail::IsRetryPolicy>(detail::one_attempt);
-  }
-  [[nodiscard]] const auto& redeliver() const noexcept {
-    return part_or<detail::IsRedeliver>(default_redeliver);
-  }
-  [[nodiscard]] auto& observer() const noexcept {
-    return detail::part_or<detail::IsObserver>(no_observer, parts_);
-  }
-
-  static constexpr ConsumerOptions default_options{};
-  static constexpr NoObserver no_observer{};
-
-  std::string name_;
-  Store& store_;
-  Handler handler_;
-  mutable std::tuple<Parts...> parts_;
-  Runtime runtime_;
-  mutable detail::SharedEngine engine_;
+  using Result = typename Way::template Result<Message>;
 };
 
 template <class Store, class Handler, class... Parts>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -21,6 +22,10 @@ concept Identified = requires(const Message& message) {
 template <class Handler, class Transaction, class Message>
 concept TransactionalHandler = std::is_invocable_v<const Handler&, Transaction&, const Message&>;
 
+/// A handler that takes all fresh messages of a batch at once; their effects are in the store's own database.
+template <class Handler, class Transaction, class Message>
+concept BulkHandler = std::is_invocable_v<const Handler&, Transaction&, std::span<const Message* const>>;
+
 /// A handler whose effect is outside of the store.
 template <class Handler, class Message>
 concept LeaseHandler = std::is_invocable_v<const Handler&, Lease&, const Message&>;
@@ -31,7 +36,7 @@ namespace detail {
 struct NoTransaction {};
 
 /// The form a handler has, decided in this order: a generic one is transactional, and never asked about a lease.
-enum class HandlerForm { transactional, lease, changes_itself, none };
+enum class HandlerForm { transactional, bulk, lease, changes_itself, none };
 
 template <class Handler, class Transaction, class Message>
 [[nodiscard]] consteval HandlerForm form_of() {
@@ -39,6 +44,8 @@ template <class Handler, class Transaction, class Message>
     return HandlerForm::transactional;
   else if constexpr (std::is_invocable_v<Handler&, Transaction&, const Message&>)
     return HandlerForm::changes_itself;
+  else if constexpr (BulkHandler<Handler, Transaction, Message>)
+    return HandlerForm::bulk;
   else if constexpr (LeaseHandler<Handler, Message>)
     return HandlerForm::lease;
   else if constexpr (std::is_invocable_v<Handler&, Lease&, const Message&>)
@@ -55,6 +62,9 @@ struct Returned {
 template <class Handler, class Transaction, class Message>
 struct Returned<HandlerForm::transactional, Handler, Transaction, Message>
     : std::invoke_result<const Handler&, Transaction&, const Message&> {};
+template <class Handler, class Transaction, class Message>
+struct Returned<HandlerForm::bulk, Handler, Transaction, Message>
+    : std::invoke_result<const Handler&, Transaction&, std::span<const Message* const>> {};
 template <class Handler, class Transaction, class Message>
 struct Returned<HandlerForm::lease, Handler, Transaction, Message>
     : std::invoke_result<const Handler&, Lease&, const Message&> {};

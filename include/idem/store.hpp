@@ -6,14 +6,16 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
+#include <idem/detail/function_ref.hpp>
 #include <idem/duration.hpp>
 #include <idem/fingerprint.hpp>
 #include <idem/key.hpp>
@@ -48,28 +50,9 @@ struct Claim {
 /// What a handler returned, encoded; none for void.
 using StoredValue = std::optional<std::string>;
 
-/// A reference to the effect that a store runs inside its transaction: `StoredValue(Transaction&)`.
-///
-/// Does not own: it lives as long as the call that was given it.
+/// The effect that a store runs inside its transaction. A reference: it lives as long as the call given it.
 template <class Transaction>
-class Effect {
- public:
-  template <class F>
-    requires(!std::same_as<std::remove_cvref_t<F>, Effect> &&
-             std::is_invocable_r_v<StoredValue, F&, Transaction&>)
-  Effect(F&& f)
-  noexcept  // NOLINT(google-explicit-constructor): it is a reference to f
-      : object_{const_cast<void*>(static_cast<const void*>(std::addressof(f)))},
-        call_{[](void* object, Transaction& tx) -> StoredValue {
-          return (*static_cast<std::remove_reference_t<F>*>(object))(tx);
-        }} {}
-
-  StoredValue operator()(Transaction& tx) const { return call_(object_, tx); }
-
- private:
-  void* object_;
-  StoredValue (*call_)(void*, Transaction&);
-};
+using Effect = detail::FunctionRef<StoredValue(Transaction&)>;
 
 /// The key was ours, the effect ran, and the commit of both is confirmed.
 struct Committed {};
@@ -144,6 +127,29 @@ using Acquired = std::variant<Grant, Found, Leased, BeyondWindow, InDoubt, Faile
 /// What a later verb of a lease did. `Failed`: the store could not be asked, and the verb may be repeated.
 using Held = std::variant<Kept, Lost, Failed>;
 
+/// What a batch found of one of its claims: `Committed` is ours; nothing: it is decided by itself, later.
+using BatchItem = std::variant<std::monostate, Committed, Found>;
+
+/// The effects of a batch: runs what is ours, in the order of the claims, and returns a value for each of those.
+template <class Transaction>
+using BatchEffect = detail::FunctionRef<std::vector<StoredValue>(Transaction&, std::span<const BatchItem>)>;
+
+/// The batch is committed: each claim as the effect was told.
+struct BatchCommitted {
+  std::vector<BatchItem> items = {};
+};
+
+/// The COMMIT of a batch was sent and its answer lost; a token for each claim that was ours.
+struct BatchInDoubt {
+  std::vector<std::optional<ClaimToken>> tokens = {};
+  Failure failure = {};
+};
+
+/// Nothing of the batch is stored: its events are handled one by one.
+struct BatchUndone {};
+
+using BatchApplied = std::variant<BatchCommitted, BatchInDoubt, BatchUndone>;
+
 /// A store whose own transaction holds both the key and the handler's effect.
 ///
 /// * `apply(claim, effect)` inserts the key and runs the effect in one transaction, and commits both or none.
@@ -159,6 +165,18 @@ using Held = std::variant<Kept, Lost, Failed>;
 template <class S>
 concept TransactionalStore = requires(S& store, const Claim& claim, Effect<typename S::Transaction> effect) {
   { store.apply(claim, effect) } -> std::same_as<Applied>;
+};
+
+/// A store that can claim many keys at once, and commit their effects in one transaction.
+///
+/// * `apply_batch(claims, effect)` inserts the free keys in one order that is the same for every caller, whatever the
+///   order of the claims, and runs the effect if any is ours. No two claims of a batch have the same key.
+/// * Its waiting for others is bounded by `wait_limit` in all. A claim it could not decide is left undecided.
+/// * What the effect throws undoes the batch, but for ConfigurationError, which is let out.
+template <class S>
+concept BatchStore = TransactionalStore<S> &&
+    requires(S& store, std::span<const Claim> claims, BatchEffect<typename S::Transaction> effect) {
+  { store.apply_batch(claims, effect) } -> std::same_as<BatchApplied>;
 };
 
 /// A store that lends an event to one owner at a time, for effects outside of it.

@@ -37,7 +37,7 @@ build() {
 
 # run [TEST CASE]: a mutant may hang where the sound code does not.
 run() {
-  timeout 300 "$work/test" ${1:+"$1"} >"$work/log" 2>&1
+  timeout 300 "$work/test" ${1:+"$(printf "%s" "$1" | sed "s/,/\\\\,/g")"} >"$work/log" 2>&1
 }
 
 mutant() {

@@ -23,6 +23,9 @@ class Delivery : public Decisions<Terms> {
   Delivery(Store& store, const Terms& terms, const Key& key, const Event& event, const std::stop_token& stop)
       : Decisions<Terms>{terms, key, event, stop}, store_{store}, claim_{this->claim()} {}
 
+  /// An earlier transaction of this call may have committed the effect already.
+  void begin_in_doubt(InDoubt in_doubt) { decide(std::move(in_doubt)); }
+
   /// Throws: ConfigurationError.
   [[nodiscard]] Conclusion run(Effect<Transaction> effect) {
     const auto at_work = [&](Transaction& tx) -> StoredValue {

@@ -11,10 +11,12 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include <idem/detail/handler_failure.hpp>
 #include <idem/detail/key_gate.hpp>
@@ -75,9 +77,7 @@ class MemoryStore {
 
   /// See TransactionalStore.
   [[nodiscard]] Applied apply(const Claim& claim, Effect<Transaction> effect) {
-    if (runner_ == std::this_thread::get_id())
-      throw ConfigurationError{
-          "a handler on a MemoryStore called a consumer on the same store: the inner call would wait for its own caller; give the inner consumer a store of its own, or call it after the outer call returned"};
+    refuse_nested_use();
     const auto now = std::chrono::steady_clock::now();
     const auto wait = claim.on_concurrent == Concurrent::defer ? Duration{0} : claim.wait_limit;
     const auto pass = gate_.enter(claim.key, detail::saturating_add(now, wait), claim.stop);
@@ -87,6 +87,41 @@ class MemoryStore {
       if (auto taken = taken_by_another<Applied>(claim)) return *std::move(taken);
     }
     return run(claim, effect);
+  }
+
+  /// See BatchStore.
+  [[nodiscard]] BatchApplied apply_batch(std::span<const Claim> claims, BatchEffect<Transaction> effect) {
+    refuse_nested_use();
+    const auto passes = enter_all(claims);
+    if (passes.size() < claims.size()) return BatchUndone{};
+    BatchCommitted batch;
+    {
+      const std::lock_guard lock{mutex_};
+      for (const Claim& claim : claims) {
+        const auto taken = taken_by_another<std::variant<Found, Leased, BeyondWindow>>(claim);
+        BatchItem item = Committed{};
+        if (taken) item = std::monostate{};
+        if (taken && std::holds_alternative<Found>(*taken)) item = std::get<Found>(*taken);
+        batch.items.push_back(std::move(item));
+      }
+    }
+    const auto ours = [](const BatchItem& item) { return std::holds_alternative<Committed>(item); };
+    if (std::none_of(batch.items.begin(), batch.items.end(), ours)) return batch;
+    const StateTurn turn{*this};
+    Transaction tx{*committed_};
+    try {
+      std::vector<StoredValue> values = effect(tx, batch.items);
+      const std::lock_guard lock{mutex_};
+      auto value = values.begin();
+      for (std::size_t i = 0; i < claims.size(); ++i)
+        if (ours(batch.items[i])) insert(claims[i], std::move(*value++));
+      committed_ = std::move(tx.state_);
+      return batch;
+    } catch (const ConfigurationError&) {
+      throw;
+    } catch (...) {
+      return BatchUndone{};
+    }
   }
 
   /// See LeaseStore.
@@ -150,6 +185,29 @@ class MemoryStore {
     ClaimToken open = {};  ///< of the start that has not ended
   };
 
+  void refuse_nested_use() const {
+    if (runner_ == std::this_thread::get_id())
+      throw ConfigurationError{
+          "a handler on a MemoryStore called a consumer on the same store: the inner call would wait for its own caller; give the inner consumer a store of its own, or call it after the outer call returned"};
+  }
+
+  /// Holds every key, entered in one order for every caller; fewer than the claims: the wait ended first.
+  [[nodiscard]] std::vector<detail::KeyGate::Pass> enter_all(std::span<const Claim> claims) {
+    std::vector<const Claim*> sorted;
+    for (const Claim& claim : claims) sorted.push_back(&claim);
+    std::sort(sorted.begin(), sorted.end(), [](const Claim* a, const Claim* b) { return a->key < b->key; });
+    const auto now = std::chrono::steady_clock::now();
+    std::vector<detail::KeyGate::Pass> passes;
+    passes.reserve(sorted.size());
+    for (const Claim* claim : sorted) {
+      const auto wait = claim->on_concurrent == Concurrent::defer ? Duration{0} : claim->wait_limit;
+      auto pass = gate_.enter(claim->key, detail::saturating_add(now, wait), claim->stop);
+      if (!pass) break;
+      passes.push_back(*std::move(pass));
+    }
+    return passes;
+  }
+
   /// A row, or the horizon, that keeps this claim from the key; under the lock.
   template <class Answer>
   [[nodiscard]] std::optional<Answer> taken_by_another(const Claim& claim) const {
@@ -169,13 +227,18 @@ class MemoryStore {
     try {
       StoredValue value = effect(tx);
       const std::lock_guard lock{mutex_};
-      rows_.insert_or_assign(claim.key, Row{.found = {next_token(), claim.fingerprint, std::move(value)},
-                                            .ends = claim.window ? after(*claim.window) : std::nullopt});
+      insert(claim, std::move(value));
       committed_ = std::move(tx.state_);
       return Committed{};
     } catch (...) {
       return detail::handler_failure();
     }
+  }
+
+  /// Under the lock.
+  void insert(const Claim& claim, StoredValue value) {
+    rows_.insert_or_assign(claim.key, Row{.found = {next_token(), claim.fingerprint, std::move(value)},
+                                          .ends = claim.window ? after(*claim.window) : std::nullopt});
   }
 
   template <class Change>
@@ -233,6 +296,6 @@ class MemoryStore {
   std::uint64_t fences_ = 0;
 };
 
-static_assert(TransactionalStore<MemoryStore<>> && LeaseStore<MemoryStore<>> && CountingStore<MemoryStore<>>);
+static_assert(BatchStore<MemoryStore<>> && LeaseStore<MemoryStore<>> && CountingStore<MemoryStore<>>);
 
 }  // namespace idem

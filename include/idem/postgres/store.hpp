@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include <idem/detail/key_gate.hpp>
 #include <idem/error.hpp>
 #include <idem/postgres/detail/attempt.hpp>
+#include <idem/postgres/detail/batch_attempt.hpp>
 #include <idem/postgres/detail/messenger.hpp>
 #include <idem/postgres/detail/pool.hpp>
 #include <idem/postgres/detail/statements.hpp>
@@ -98,6 +100,13 @@ class PostgresStore {
     }
   }
 
+  /// See BatchStore. With `tenant_setting`, only events of one tenant share a transaction.
+  [[nodiscard]] BatchApplied apply_batch(std::span<const Claim> claims, BatchEffect<Transaction> effect) {
+    return postgres::detail::BatchAttempt{statements_, options_, connector_, pool_,
+                                          spelling_.load(std::memory_order_relaxed)}
+        .run(claims, effect);
+  }
+
   /// See LeaseStore. Each verb is a message of its own; a key that is new is acquired with one.
   [[nodiscard]] Acquired acquire(const Claim& claim, std::optional<Duration> lease) {
     const ClaimToken token = claim.doubted ? *claim.doubted : postgres::detail::random_token();
@@ -155,7 +164,7 @@ class PostgresStore {
     bool pooled_one_was_dead = false;
     int lost_races = 0;
     int vanished_rows = 0;
-    Attempt::Taking next = Attempt::Taking::fresh;
+    bool take_over = false;  ///< the row was found free
   };
   PostgresStore(postgres::detail::Connector connector, PostgresOptions options)
       : options_{checked(std::move(options))},
@@ -172,22 +181,24 @@ class PostgresStore {
     std::optional<Applied> answer;
     bool clean = false;
     {
-      Attempt one{*loan, statements_, options_, claim, spelling_.load(std::memory_order_relaxed)};
-      const auto opened = one.open(wait, std::exchange(troubles.next, Attempt::Taking::fresh));
-      if (std::holds_alternative<Attempt::Ours>(opened)) {
-        answer = one.run(effect);
-        if (one.unprepared()) spelling_ = Spelling::in_full;
-      } else if (const auto* obstacle = std::get_if<Attempt::Obstacle>(&opened)) {
-        if (*obstacle == Attempt::Obstacle::taken) {
-          answer = found_by(one, claim, troubles);
-        } else {
-          one.roll_back_claim();
-          answer = BeyondWindow{};
-        }
+      Attempt one{*loan, statements_, options_, spelling_.load(std::memory_order_relaxed)};
+      const ClaimToken token = postgres::detail::random_token();
+      const auto opened = one.open(std::exchange(troubles.take_over, false)
+                                       ? statements_.take_over(claim, token, wait, *loan)
+                                       : statements_.claim(claim, token, wait, *loan, one.spelling()));
+      if (const auto* trouble = std::get_if<Trouble>(&opened)) {
+        if (*trouble != Trouble::dead) one.roll_back_claim();
+        answer = answer_to(*trouble, one, from_pool, troubles);
+      } else if (const auto& claimed = std::get<pqxx::result>(opened); claimed.empty()) {
+        answer = found_by(one, claim, troubles);
+      } else if (claimed.columns() > 2 && std::string_view{claimed[0][2].c_str()} == "t") {
+        one.roll_back_claim();
+        answer = BeyondWindow{};
       } else {
-        const auto trouble = std::get<Trouble>(opened);
-        if (trouble != Trouble::dead) one.roll_back_claim();
-        answer = answer_to(trouble, one, from_pool, troubles);
+        answer = one.run(token, [&](Transaction& tx) {
+          return statements_.commit(one.xid(), claim.key, effect(tx), one.spelling());
+        });
+        if (one.unprepared()) spelling_ = Spelling::in_full;
       }
       clean = one.clean();
     }
@@ -195,12 +206,18 @@ class PostgresStore {
     return answer;
   }
 
+  [[nodiscard]] std::optional<postgres::detail::Row> find(Attempt& one, const Key& key) const {
+    const pqxx::result rows = one.ask_and_leave(statements_.find(key));
+    if (rows.empty()) return std::nullopt;
+    return postgres::detail::row_of(rows[0]);
+  }
+
   [[nodiscard]] std::optional<Applied> found_by(Attempt& one, const Claim& claim, Troubles& troubles) const {
     try {
-      if (auto row = one.find()) {
+      if (auto row = find(one, claim.key)) {
         if (row->free) {
           if (++troubles.lost_races >= postgres::detail::patience) return postgres::detail::lost_races();
-          troubles.next = Attempt::Taking::over;
+          troubles.take_over = true;
           return std::nullopt;
         }
         if (row->lease) return *row->lease;
@@ -239,7 +256,7 @@ class PostgresStore {
   [[nodiscard]] static std::optional<Acquired> acquired(const pqxx::result& rows, const ClaimToken& token) {
     const auto fields = rows[0];
     const bool too_old = std::string_view{fields[7].c_str()} == "t";
-    const auto row = Attempt::row_of(fields);
+    const auto row = postgres::detail::row_of(fields);
     if (!row || row->free) return too_old ? std::optional<Acquired>{BeyondWindow{}} : std::nullopt;
     if (!row->lease) return row->found;
     if (row->found.token == token) return Grant{token, fields[6].template as<std::uint64_t>()};
@@ -316,6 +333,6 @@ class PostgresStore {
   std::atomic<Spelling> spelling_{Spelling::prepared};
 };
 
-static_assert(TransactionalStore<PostgresStore> && LeaseStore<PostgresStore> && CountingStore<PostgresStore>);
+static_assert(BatchStore<PostgresStore> && LeaseStore<PostgresStore> && CountingStore<PostgresStore>);
 
 }  // namespace idem

@@ -45,28 +45,17 @@ enum class RetryReason {
 /// A short phrase for a failure's message.
 [[nodiscard]] constexpr std::string_view to_string(RetryReason reason) noexcept {
   switch (reason) {
-    case RetryReason::backoff:
-      return "backing off";
-    case RetryReason::aborted_doubt:
-      return "the commit in doubt had not happened";
-    case RetryReason::not_retryable:
-      return "this kind of failure is not retried";
-    case RetryReason::no_retry_hint:
-      return "the other side asked not to retry";
-    case RetryReason::max_attempts:
-      return "max attempts reached";
-    case RetryReason::intervals_exhausted:
-      return "last interval used";
-    case RetryReason::max_elapsed:
-      return "max elapsed time reached";
-    case RetryReason::hint_not_honoured:
-      return "retry-after given and the policy has no HonourRetryAfter";
-    case RetryReason::retry_after_beyond_limit:
-      return "retry-after is longer than the policy waits";
-    case RetryReason::within_lease:
-      return "the next try does not fit in the transport's hold";
-    case RetryReason::budget_empty:
-      return "retry budget is empty";
+    case RetryReason::backoff: return "backing off";
+    case RetryReason::aborted_doubt: return "the commit in doubt had not happened";
+    case RetryReason::not_retryable: return "this kind of failure is not retried";
+    case RetryReason::no_retry_hint: return "the other side asked not to retry";
+    case RetryReason::max_attempts: return "max attempts reached";
+    case RetryReason::intervals_exhausted: return "last interval used";
+    case RetryReason::max_elapsed: return "max elapsed time reached";
+    case RetryReason::hint_not_honoured: return "retry-after given and the policy has no HonourRetryAfter";
+    case RetryReason::retry_after_beyond_limit: return "retry-after is longer than the policy waits";
+    case RetryReason::within_lease: return "the next try does not fit in the transport's hold";
+    case RetryReason::budget_empty: return "retry budget is empty";
   }
   return "unknown";
 }

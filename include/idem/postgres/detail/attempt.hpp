@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +12,7 @@
 
 #include <fmt/core.h>
 
+#include <idem/detail/function_ref.hpp>
 #include <idem/detail/handler_failure.hpp>
 #include <idem/fingerprint.hpp>
 #include <idem/postgres/detail/errors.hpp>
@@ -20,46 +23,56 @@
 
 namespace idem::postgres::detail {
 
-/// One try at one event, on one session: open and claim, run the effect, verify and commit.
+/// A row that holds a key.
+struct Row {
+  Found found;
+  bool free = false;                 ///< its window, or its lease, has ended
+  std::optional<Leased> lease = {};  ///< it is not committed, only leased
+};
+
+/// The first six columns of what `Statements::find` selects; nullopt where there is no row.
+[[nodiscard]] std::optional<Row> row_of(const auto& fields) {
+  if (fields[0].is_null()) return std::nullopt;
+  Row row{.found = {.token = token_of(fields[0].c_str())},
+          .free = std::string_view{fields[3].c_str()} == "t"};
+  if (!fields[1].is_null()) {
+    const std::string stored = bytes_of_hex(fields[1].c_str());
+    row.found.fingerprint = Fingerprint::from_bytes(std::as_bytes(std::span{stored}));
+  }
+  if (!fields[2].is_null()) row.found.value = bytes_of_hex(fields[2].c_str());
+  if (std::string_view{fields[4].c_str()} == "t") {
+    row.lease.emplace();
+    if (!fields[5].is_null())
+      row.lease->rest = std::chrono::microseconds{fields[5].template as<std::int64_t>()};
+  }
+  return row;
+}
+
+/// One transaction on one session: opened with a claim, worked in, verified and committed.
 ///
 /// `clean()` tells afterwards whether the server confirmed that no transaction is open; only then may the
 /// session be used again.
 class Attempt {
  public:
-  Attempt(Session& session, const Statements& statements, const PostgresOptions& options, const Claim& claim,
-          Spelling spelling)
+  Attempt(Session& session, const Statements& statements, const PostgresOptions& options, Spelling spelling)
       : session_{session},
         statements_{statements},
         options_{options},
-        claim_{claim},
         spelling_{spelling},
-        token_{random_token()},
         tx_{*session.connection} {}
 
-  /// What the claim met, when the key is not ours and nothing went wrong.
-  enum class Obstacle {
-    taken,   ///< a row holds the key; ask `find`
-    too_old  ///< the key is free, and the event older than the window
-  };
+  [[nodiscard]] Spelling spelling() const noexcept { return spelling_; }
 
-  /// Whether the key is claimed as a new one, or from a row that is free again.
-  enum class Taking { fresh, over };
+  /// The rows of the claim: the first column of the first is the transaction's id.
+  using Opened = std::variant<pqxx::result, Trouble>;
 
-  struct Ours {};
-  using Opened = std::variant<Ours, Obstacle, Trouble>;
-
-  /// Opens the transaction and claims the key. Throws: ConfigurationError.
-  [[nodiscard]] Opened open(Duration wait, Taking taking) {
+  /// Opens the transaction with a message that claims. Throws: ConfigurationError.
+  [[nodiscard]] Opened open(const std::string& message) {
     try {
       prepare();
-      const pqxx::result claimed =
-          tx_.open_with(taking == Taking::fresh ? statements_.claim(claim_, token_, wait, session_, spelling_)
-                                                : statements_.take_over(claim_, token_, wait, session_));
-      if (claimed.empty()) return Obstacle::taken;
-      xid_ = claimed[0][0].c_str();
-      const bool too_old = claimed.columns() > 2 && std::string_view{claimed[0][2].c_str()} == "t";
-      if (too_old) return Obstacle::too_old;
-      return Ours{};
+      pqxx::result claimed = tx_.open_with(message);
+      if (!claimed.empty()) xid_ = claimed[0][0].c_str();
+      return claimed;
     } catch (const std::exception&) {
       const auto error = current_driver_error();
       if (!error) throw;
@@ -68,45 +81,26 @@ class Attempt {
     }
   }
 
-  /// A row that holds the key.
-  struct Row {
-    Found found;
-    bool free = false;                 ///< its window, or its lease, has ended
-    std::optional<Leased> lease = {};  ///< it is not committed, only leased
-  };
+  /// Asks within the transaction. Throws: the driver's errors.
+  [[nodiscard]] pqxx::result ask(const std::string& message) { return tx_.send(message); }
 
-  /// Reads the row that holds the key; nullopt: there is none to be seen (any more). Throws: the driver's errors.
-  [[nodiscard]] std::optional<Row> find() {
-    const pqxx::result rows = tx_.send(statements_.find(claim_.key));
+  /// Asks with a message that leaves the transaction first. Throws: the driver's errors.
+  [[nodiscard]] pqxx::result ask_and_leave(const std::string& message) {
+    pqxx::result rows = tx_.send(message);
     over_and_clean();
-    if (rows.empty()) return std::nullopt;
-    return row_of(rows[0]);
+    return rows;
   }
 
-  /// The first six columns of `find`; nullopt where there is no row.
-  [[nodiscard]] static std::optional<Row> row_of(const auto& fields) {
-    if (fields[0].is_null()) return std::nullopt;
-    Row row{.found = {.token = token_of(fields[0].c_str())},
-            .free = std::string_view{fields[3].c_str()} == "t"};
-    if (!fields[1].is_null()) {
-      const std::string stored = bytes_of_hex(fields[1].c_str());
-      row.found.fingerprint = Fingerprint::from_bytes(std::as_bytes(std::span{stored}));
-    }
-    if (!fields[2].is_null()) row.found.value = bytes_of_hex(fields[2].c_str());
-    if (std::string_view{fields[4].c_str()} == "t") {
-      row.lease.emplace();
-      if (!fields[5].is_null())
-        row.lease->rest = std::chrono::microseconds{fields[5].template as<std::int64_t>()};
-    }
-    return row;
-  }
+  [[nodiscard]] const std::string& xid() const noexcept { return xid_; }
 
-  /// Runs the effect and commits. Throws: ConfigurationError — the effect let it out, and is rolled back.
-  [[nodiscard]] Applied run(Effect<Transaction>& effect) {
+  /// What is done in the transaction; returns the message that verifies and commits it.
+  using Work = idem::detail::FunctionRef<std::string(Transaction&)>;
+
+  /// Works and commits. `token`: of the claim. Throws: ConfigurationError — the work let it out, and is rolled back.
+  [[nodiscard]] Applied run(const ClaimToken& token, Work work) {
     tx_.stage_ = Transaction::Stage::handler_at_work;
-    StoredValue value;
     try {
-      value = effect(tx_);
+      tx_.commit_message_ = work(tx_);
     } catch (const ConfigurationError&) {
       static_cast<void>(rolled_back({}, NothingFailed{}));
       throw;
@@ -116,7 +110,7 @@ class Attempt {
       return rolled_back(in_handler(*error), StatementFailed{});
     }
     if (tx_.ended_by_handler_) return rolled_back({}, StatementFailed{});
-    return commit(value);
+    return commit(token);
   }
 
   /// Rolls back what a failed claim left behind.
@@ -150,9 +144,8 @@ class Attempt {
     return failed_in_transaction(options_, error, hides_the_first ? tx_.first_error_ : error.sqlstate);
   }
 
-  [[nodiscard]] Applied commit(const StoredValue& value) {
+  [[nodiscard]] Applied commit(const ClaimToken& token) {
     try {
-      tx_.commit_message_ = statements_.commit(xid_, claim_.key, value, spelling_);
       tx_.stage_ = Transaction::Stage::committing;
       static_cast<pqxx::dbtransaction&>(tx_).commit();
       clean_ = true;
@@ -162,11 +155,11 @@ class Attempt {
       const auto error = current_driver_error();
       if (!error)
         return rolled_back({.failure = {ErrorClass::transient, {}, first_line(e.what())}}, StatementFailed{});
-      return commit_failed(*error, value.has_value());
+      return commit_failed(*error, token);
     }
   }
 
-  [[nodiscard]] Applied commit_failed(const DriverError& error, bool stores_value) {
+  [[nodiscard]] Applied commit_failed(const DriverError& error, const ClaimToken& token) {
     if (error.connection_lost && !tx_.commit_sent_) return failed_in_transaction(options_, error, {});
     if (error.message.find(ended_mark) != std::string::npos) return ended_by_handler();
     if (error.sqlstate == "26000" && error.message.find(statements_.guard_name()) != std::string::npos) {
@@ -176,7 +169,7 @@ class Attempt {
                                 "the handler dropped the session's prepared statements"},
                     .fault = Fault::store};
     }
-    if (stores_value && error.sqlstate == "42501" && error.message.find("keys") != std::string::npos) {
+    if (error.sqlstate == "42501" && error.message.ends_with(" keys")) {  // a value is stored by an UPDATE
       roll_back_claim();
       throw ConfigurationError{explain_configuration(options_.schema, error)};
     }
@@ -184,7 +177,7 @@ class Attempt {
       return rolled_back({.failure = {ErrorClass::transient, error.sqlstate, swallowed()}},
                          StatementFailed{});
     if (error.connection_lost || class_at_commit(options_, error.sqlstate) == ErrorClass::in_doubt)
-      return InDoubt{token_, {ErrorClass::in_doubt, std::string{code::in_doubt}, error.message}};
+      return InDoubt{token, {ErrorClass::in_doubt, std::string{code::in_doubt}, error.message}};
     roll_back_claim();
     return failed_at_commit(options_, error);
   }
@@ -246,9 +239,7 @@ class Attempt {
   Session& session_;
   const Statements& statements_;
   const PostgresOptions& options_;
-  const Claim& claim_;
   Spelling spelling_;
-  ClaimToken token_;
   Transaction tx_;
   std::string xid_;
   Failed failure_;

@@ -86,6 +86,66 @@ class Statements {
                is_free, lease_rest, keys_, where(key));
   }
 
+  /// Opens a transaction and claims the keys that no row holds and whose events are young enough, in the order of
+  /// `claims`, waiting at most `wait` in all. A row for each key that is ours: the transaction's id, the handler's own
+  /// lock_timeout, and the claim's token.
+  [[nodiscard]] std::string claim_batch(std::span<const Claim* const> claims,
+                                        std::span<const ClaimToken> tokens, Duration wait,
+                                        const Session& session) const {
+    std::string values;
+    for (std::size_t i = 0; i < claims.size(); ++i) {
+      const ClaimTexts texts = texts_of(*claims[i], tokens[i], session);
+      values += fmt::format("{}({}, {}, {}, {}::uuid, {}::bytea, {}, {})", i == 0 ? "" : ", ", texts.tenant,
+                            texts.consumer, texts.event_id, texts.token, texts.fingerprint, texts.window,
+                            too_old(texts));
+    }
+    const auto each = wait / static_cast<std::int64_t>(claims.size());
+    return open(claims.front()->key, each) +
+           fmt::format(
+               "INSERT INTO {} (tenant, consumer, event_id, claim_token, fingerprint, window_ends) SELECT t, c, "
+               "e, token, f, clock_timestamp() + w FROM (VALUES {}) AS v (t, c, e, token, f, w, old) WHERE NOT old "
+               "ON CONFLICT (tenant, consumer, event_id) DO NOTHING "
+               "RETURNING pg_current_xact_id(), set_config('lock_timeout', {}, true), claim_token",
+               keys_, values, literal(session.lock_timeout));
+  }
+
+  /// Reads the rows that hold keys, as `find`, each with its place among the claims; within the transaction.
+  [[nodiscard]] std::string find_batch(std::span<const Claim> claims,
+                                       std::span<const std::size_t> places) const {
+    std::string values;
+    for (const std::size_t place : places) {
+      const Key& key = claims[place].key;
+      values += fmt::format("{}({}, {}, {}, {})", values.empty() ? "" : ", ", place, text_value(key.tenant()),
+                            text_value(key.consumer()), text_value(key.event_id()));
+    }
+    return fmt::format(
+        "SELECT claim_token, encode(fingerprint, 'hex'), encode(value, 'hex'), {}, committed_at IS NULL, "
+        "{}, place FROM {} JOIN (VALUES {}) AS v (place, t, c, e) ON (tenant, consumer, event_id) = (t, c, e)",
+        is_free, lease_rest, keys_, values);
+  }
+
+  /// As `commit`, with the values of a batch: `values[n]` belongs to the claim at `places[n]`.
+  [[nodiscard]] std::string commit_batch(std::string_view xid, std::span<const Claim> claims,
+                                         std::span<const std::size_t> places,
+                                         std::span<const StoredValue> values, Spelling spelling) const {
+    std::string rows;
+    for (std::size_t n = 0; n < places.size(); ++n) {
+      if (!values[n]) continue;
+      const Key& key = claims[places[n]].key;
+      rows += fmt::format("{}({}, {}, {}, ", rows.empty() ? "" : ", ", text_value(key.tenant()),
+                          text_value(key.consumer()), text_value(key.event_id()));
+      append_bytea(rows, std::as_bytes(std::span{values[n]->data(), values[n]->size()}));
+      rows += ')';
+    }
+    std::string sql = guard(xid, spelling);
+    if (!rows.empty())
+      sql += fmt::format(
+          "; UPDATE {} SET value = v.r FROM (VALUES {}) AS v (t, c, e, r) "
+          "WHERE (tenant, consumer, event_id) = (t, c, e)",
+          keys_, rows);
+    return sql + "; COMMIT";
+  }
+
   /// Takes a key that no row holds, for a lease: a row with the fencing token says that it is ours.
   [[nodiscard]] std::string acquire(const Claim& claim, const ClaimToken& token,
                                     std::optional<Duration> lease, Duration wait) const {
