@@ -65,6 +65,7 @@ TEST_CASE("a moment in the past, or a stop already asked for, is not waited for"
   std::stop_source stop;
   stop.request_stop();
   runtime.sleeper(Time::max(), stop.get_token());
+  SUCCEED("every sleep has ended");
 }
 
 TEST_CASE("a stop wakes the longest sleep", "[runtime]") {
@@ -72,6 +73,7 @@ TEST_CASE("a stop wakes the longest sleep", "[runtime]") {
   std::thread sleeper{[&] { Runtime{}.sleeper(Time::max(), stop.get_token()); }};
   stop.request_stop();
   sleeper.join();
+  SUCCEED("the sleep has ended");
 }
 
 TEST_CASE("a sleep ends at its moment and not before", "[runtime]") {

@@ -11,7 +11,7 @@
 
 #include "support/catch.hpp"
 
-namespace idem::tests {
+namespace idem::tests::faults {
 
 using namespace std::chrono_literals;
 
@@ -310,4 +310,4 @@ TEST_CASE("a connection cut in the handler is replaced per policy, then given ba
   CHECK(ledger.count_keys() == 0);
 }
 
-}  // namespace idem::tests
+}  // namespace idem::tests::faults

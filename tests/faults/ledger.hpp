@@ -11,7 +11,7 @@
 #include "support/fault_proxy.hpp"
 #include "support/server.hpp"
 
-namespace idem::tests {
+namespace idem::tests::faults {
 
 struct Payment {
   std::string id;
@@ -64,4 +64,4 @@ class Ledger {
   std::string schema_ = unique_schema("ledger");
 };
 
-}  // namespace idem::tests
+}  // namespace idem::tests::faults

@@ -8,7 +8,7 @@
 
 #include "support/catch.hpp"
 
-namespace idem::tests {
+namespace idem::tests::faults {
 
 namespace {
 
@@ -101,4 +101,4 @@ TEST_CASE("the same seed tells the same story") {
   CHECK(run_under_random_cuts(seed + 1, 200).lines != first.lines);
 }
 
-}  // namespace idem::tests
+}  // namespace idem::tests::faults

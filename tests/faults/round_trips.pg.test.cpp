@@ -3,7 +3,7 @@
 
 #include "support/catch.hpp"
 
-namespace idem::tests {
+namespace idem::tests::faults {
 
 namespace {
 
@@ -89,4 +89,4 @@ TEST_CASE("a retry on a live connection adds no more than its own three round tr
   }
 }
 
-}  // namespace idem::tests
+}  // namespace idem::tests::faults

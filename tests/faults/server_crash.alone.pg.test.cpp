@@ -7,7 +7,7 @@
 
 #include "support/catch.hpp"
 
-namespace idem::tests {
+namespace idem::tests::faults {
 
 namespace {
 
@@ -78,4 +78,4 @@ TEST_CASE("connections that a restart killed in the pool are replaced without an
   CHECK(outcome.attempts == 1);
 }
 
-}  // namespace idem::tests
+}  // namespace idem::tests::faults

@@ -7,7 +7,7 @@
 
 #include "faults/ledger.hpp"
 
-namespace idem::tests {
+namespace idem::tests::faults {
 
 /// Asks again and again until the server says `wanted`; a bound instead of a sleep.
 inline void await_value(const std::string& sql, const std::string& wanted) {
@@ -65,4 +65,4 @@ class SlowCommit {
   pqxx::nontransaction gate_{connection_};
 };
 
-}  // namespace idem::tests
+}  // namespace idem::tests::faults

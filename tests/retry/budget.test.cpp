@@ -104,6 +104,6 @@ TEST_CASE("threads that share a budget take each token once", "[retry]") {
 
 TEST_CASE("a policy without a budget is never out of tokens", "[retry]") {
   constexpr auto policy = ExponentialBackoff{100ms, 5s} | MaxAttempts{5};
-  static_assert(policy.withdraw());
+  CHECK(policy.withdraw());
   policy.succeeded();
 }
