@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -38,7 +39,12 @@ class Lease {
 
   /// Moves the lease's end to `length` from now, by the store's clock. A store that cannot be reached changes
   /// nothing; a successor makes the lease lost.
+  ///
+  /// Throws: std::invalid_argument — `length` is not above zero.
   void extend(Duration length) {
+    if (length <= Duration{0})
+      throw std::invalid_argument{
+          "Lease::extend: the length is not above zero; return or throw to end the lease"};
     if (!lost() && !extend_(length)) lost_.store(true, std::memory_order_relaxed);
   }
 

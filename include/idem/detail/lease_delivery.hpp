@@ -41,8 +41,16 @@ class LeaseDelivery : public Decisions<Terms> {
       Acquired met = this->ask_store([&]() -> Acquired { return store_.acquire(claim_, length()); });
       std::visit([this](auto&& answer) { this->decide(std::move(answer)); }, std::move(met));
     }
-    if (grant_) hold(work);
-    this->settle_start(store_, claim_);
+    if (grant_) {
+      try {
+        hold(work);
+      } catch (const ConfigurationError&) {
+        this->cancel();
+        leave();
+        throw;
+      }
+      leave();
+    }
     return this->end(resolved_);
   }
 
@@ -78,21 +86,23 @@ class LeaseDelivery : public Decisions<Terms> {
     return true;
   }
 
-  /// Works while the lease is held, and ends it one way or the other.
+  /// Works while the lease is held, and records the effect.
   void hold(const Work& work) {
     Lease lease{grant_->fence,
                 fingerprint_of(this->key_.tenant(), this->key_.consumer(), this->key_.event_id()).to_hex(),
                 [this](Duration span) { return still_ours(span); }};
-    std::optional<StoredValue> value;
-    try {
+    {
       const auto heartbeat = beat(lease);
-      while (!this->decided() && !value) value = attempt(work, lease);
-    } catch (const ConfigurationError&) {
-      release();
-      throw;
+      while (!this->decided() && !made_) made_ = attempt(work, lease);
     }
-    if (value) return complete(*value);
-    if (!lease.lost()) release();
+    if (made_) complete(*made_);
+  }
+
+  /// Settles the start before the event is free: the next one to start it counts. What was made stays leased where
+  /// it could not be recorded.
+  void leave() noexcept {
+    this->settle_start(store_, claim_);
+    if (!made_) release();
   }
 
   /// Extends the lease three times in its length.
@@ -168,6 +178,7 @@ class LeaseDelivery : public Decisions<Terms> {
   Claim claim_;
   Resolved resolved_ = Resolved::no;
   std::optional<Grant> grant_ = {};
+  std::optional<StoredValue> made_ = {};  ///< the effect's value, once there is an effect
   std::optional<typename Decisions<Terms>::TimePoint> doubt_ends_ = {};
 };
 

@@ -148,6 +148,7 @@ class MemoryStore {
     row->second.committed = true;
     row->second.found.value = value;
     row->second.ends = claim.window ? after(*claim.window) : std::nullopt;
+    starts_.erase(claim.key);
     return Kept{};
   }
   [[nodiscard]] Held release(const Claim& claim, const Grant& grant) {
@@ -158,14 +159,13 @@ class MemoryStore {
   [[nodiscard]] Started start(const Claim& claim) {
     const std::lock_guard lock{mutex_};
     Starts& starts = starts_[claim.key];
-    starts.open = next_token();
-    return Start{starts.open, starts.count++};
+    const ClaimToken token = starts.open.emplace_back(next_token());
+    return Start{token, starts.count++};
   }
   [[nodiscard]] Held end(const Claim& claim, const Start& start, StartEnd how) {
     const std::lock_guard lock{mutex_};
     Starts& starts = starts_[claim.key];
-    if (starts.open != start.token) return Lost{};
-    starts.open = {};
+    if (std::erase(starts.open, start.token) == 0) return Lost{};
     if (how == StartEnd::not_counted) --starts.count;
     return Kept{};
   }
@@ -182,7 +182,7 @@ class MemoryStore {
 
   struct Starts {
     std::uint64_t count = 0;
-    ClaimToken open = {};  ///< of the start that has not ended
+    std::vector<ClaimToken> open = {};  ///< of the starts that have not ended
   };
 
   void refuse_nested_use() const {
@@ -239,6 +239,7 @@ class MemoryStore {
   void insert(const Claim& claim, StoredValue value) {
     rows_.insert_or_assign(claim.key, Row{.found = {next_token(), claim.fingerprint, std::move(value)},
                                           .ends = claim.window ? after(*claim.window) : std::nullopt});
+    starts_.erase(claim.key);
   }
 
   template <class Change>

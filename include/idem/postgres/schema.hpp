@@ -19,7 +19,8 @@ inline constexpr int schema_version = 1;
 ///
 /// It may be run again, and by two at once (an advisory lock makes the second one wait); it is one
 /// transaction. A worker's role needs USAGE on the schema, SELECT, INSERT and UPDATE on `keys`, and SELECT on
-/// `schema_info`.
+/// `schema_info`; for leases also USAGE on the sequence `fences`, and to count starts SELECT, INSERT and UPDATE on
+/// `attempts`.
 [[nodiscard]] inline std::string schema_sql(std::string_view schema = "idem") {
   return fmt::format(R"(BEGIN ISOLATION LEVEL READ COMMITTED;
 SELECT pg_advisory_xact_lock(hashtextextended({name_literal}, 1768186221));
@@ -41,13 +42,14 @@ CREATE TABLE IF NOT EXISTS {name}.keys (
 );
 -- How often an event's handler was started, for consumers that count here: starts without an end are crashes.
 CREATE TABLE IF NOT EXISTS {name}.attempts (
-  tenant     text COLLATE "C" NOT NULL,
-  consumer   text COLLATE "C" NOT NULL,
-  event_id   text COLLATE "C" NOT NULL,
-  starts     integer NOT NULL,
-  failures   integer NOT NULL DEFAULT 0,
-  open_start uuid,                      -- the start that has not ended
-  started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  tenant      text COLLATE "C" NOT NULL,
+  consumer    text COLLATE "C" NOT NULL,
+  event_id    text COLLATE "C" NOT NULL,
+  starts      integer NOT NULL,
+  failures    integer NOT NULL DEFAULT 0,
+  open_starts uuid[] NOT NULL,           -- of starts that have not ended, the latest 16
+  times_done  integer NOT NULL,          -- how often the event was done before these starts: they count for one window
+  started_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
   PRIMARY KEY (tenant, consumer, event_id)
 );
 -- Fencing tokens: one sequence for all keys, so that they grow for ever.

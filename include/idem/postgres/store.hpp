@@ -15,6 +15,7 @@
 #include <idem/error.hpp>
 #include <idem/postgres/detail/attempt.hpp>
 #include <idem/postgres/detail/batch_attempt.hpp>
+#include <idem/postgres/detail/counter.hpp>
 #include <idem/postgres/detail/messenger.hpp>
 #include <idem/postgres/detail/pool.hpp>
 #include <idem/postgres/detail/statements.hpp>
@@ -27,8 +28,8 @@ namespace idem {
 
 /// Keeps keys, and the effects of handlers, in a PostgreSQL database (13 or later).
 ///
-/// Connects to nothing until it is used; holds at most `max_connections` connections, each used by one call
-/// at a time. A connection goes back only after the server confirmed the end of its transaction.
+/// Connects to nothing until it is used; holds at most `max_connections` connections, and one more where starts are
+/// counted, each used by one call at a time. A connection goes back only after the server confirmed the end of its transaction.
 ///
 /// Guarantee: a key and its effect are committed together or not at all, across a crash of this process or of
 /// the server at any point.
@@ -118,7 +119,7 @@ class PostgresStore {
                          claim.wait_limit, claim.stop);
       if (std::holds_alternative<Busy>(answer)) return Leased{claim.wait_limit};
       if (const auto* failed = std::get_if<Failed>(&answer)) {
-        if (failed->failure.code == "08006") return InDoubt{token, failed->failure};
+        if (postgres::detail::may_be_done(*failed)) return InDoubt{token, failed->failure};
         return *failed;
       }
       const auto& rows = std::get<pqxx::result>(answer);
@@ -131,27 +132,19 @@ class PostgresStore {
     throw ConfigurationError{postgres::detail::explain_hidden_row(options_.schema, claim.key)};
   }
   [[nodiscard]] Held extend(const Claim& claim, const Grant& grant, Duration length) {
-    return held(messenger_, statements_.extend(claim, grant, length), claim);
+    return messenger_.tell(statements_.extend(claim, grant, length), claim.wait_limit);
   }
   [[nodiscard]] Held complete(const Claim& claim, const Grant& grant, const StoredValue& value) {
-    return held(messenger_, statements_.complete(claim, grant, value), claim);
+    return messenger_.tell(statements_.complete(claim, grant, value), claim.wait_limit);
   }
   [[nodiscard]] Held release(const Claim& claim, const Grant& grant) {
-    return held(messenger_, statements_.release(claim, grant), claim);
+    return messenger_.tell(statements_.release(claim, grant), claim.wait_limit);
   }
 
-  /// See CountingStore. Counting has one connection of its own, opened when it is first used: the call that counts
-  /// holds one already, and must not wait for another.
-  [[nodiscard]] Started start(const Claim& claim) {
-    const ClaimToken token = postgres::detail::random_token();
-    const auto answer = counter_.ask(statements_.start(claim, token), claim.wait_limit, claim.stop);
-    if (const auto* rows = std::get_if<pqxx::result>(&answer))
-      return Start{token, (*rows)[0][0].as<std::uint64_t>()};
-    if (const auto* failed = std::get_if<Failed>(&answer)) return *failed;
-    return locked("the event's count of starts is locked");
-  }
+  /// See CountingStore.
+  [[nodiscard]] Started start(const Claim& claim) { return counter_.start(claim); }
   [[nodiscard]] Held end(const Claim& claim, const Start& start, StartEnd how) {
-    return held(counter_, statements_.end(claim, start, how), claim);
+    return counter_.end(claim, start, how);
   }
 
  private:
@@ -172,7 +165,7 @@ class PostgresStore {
         statements_{options_},
         pool_{options_.max_connections},
         messenger_{pool_, connector_, options_},
-        counter_{counter_pool_, connector_, options_} {}
+        counter_{statements_, connector_, options_} {}
 
   /// nullopt: try again.
   [[nodiscard]] std::optional<Applied> attempt(const Claim& claim, Effect<Transaction>& effect,
@@ -257,23 +250,11 @@ class PostgresStore {
     const auto fields = rows[0];
     const bool too_old = std::string_view{fields[7].c_str()} == "t";
     const auto row = postgres::detail::row_of(fields);
+    if (row && row->lease && row->found.token == token)  // also if the lease is over by now
+      return Grant{token, fields[6].template as<std::uint64_t>()};
     if (!row || row->free) return too_old ? std::optional<Acquired>{BeyondWindow{}} : std::nullopt;
     if (!row->lease) return row->found;
-    if (row->found.token == token) return Grant{token, fields[6].template as<std::uint64_t>()};
     return *row->lease;
-  }
-
-  [[nodiscard]] static Held held(const postgres::detail::Messenger& messenger, const std::string& message,
-                                 const Claim& claim) {
-    const auto answer = messenger.ask(message, claim.wait_limit, {});
-    if (const auto* failed = std::get_if<Failed>(&answer)) return *failed;
-    if (std::holds_alternative<Busy>(answer)) return locked("the event's row is locked");
-    if (std::get<pqxx::result>(answer).empty()) return Lost{};
-    return Kept{};
-  }
-
-  [[nodiscard]] static Failed locked(std::string_view what) {
-    return {.failure = {ErrorClass::transient, "55P03", std::string{what}}, .fault = Fault::store};
   }
 
   /// 0: there is none.
@@ -326,9 +307,8 @@ class PostgresStore {
   postgres::detail::Connector connector_;
   postgres::detail::Statements statements_;
   postgres::detail::Pool pool_;
-  postgres::detail::Pool counter_pool_{1};
   postgres::detail::Messenger messenger_;
-  postgres::detail::Messenger counter_;
+  postgres::detail::Counter counter_;
   idem::detail::KeyGate gate_;
   std::atomic<Spelling> spelling_{Spelling::prepared};
 };

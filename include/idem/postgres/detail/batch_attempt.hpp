@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -74,7 +75,8 @@ class BatchAttempt {
     }
     BatchCommitted batch;
     batch.items.resize(claims.size());
-    for (const auto& row : *claimed) batch.items[place_of(token_of(row[2].c_str()))] = Committed{};
+    for_each_token((*claimed)[0][1].c_str(),
+                   [&](const ClaimToken& token) { batch.items[place_of(token)] = Committed{}; });
     std::vector<std::size_t> ours;
     std::vector<std::size_t> others;
     for (std::size_t i = 0; i < claims.size(); ++i)
@@ -123,6 +125,15 @@ class BatchAttempt {
       for (std::size_t byte = 0; byte < 4; ++byte)
         tokens[place].bytes[12 + byte] = static_cast<std::byte>(place >> (8 * byte) & 0xFF);
     return tokens;
+  }
+
+  static void for_each_token(std::string_view joined,
+                             idem::detail::FunctionRef<void(const ClaimToken&)> take) {
+    while (!joined.empty()) {
+      const auto comma = joined.find(',');
+      take(token_of(joined.substr(0, comma)));
+      joined.remove_prefix(comma == std::string_view::npos ? joined.size() : comma + 1);
+    }
   }
 
   [[nodiscard]] static std::size_t place_of(const ClaimToken& token) {

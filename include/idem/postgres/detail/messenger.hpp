@@ -4,6 +4,7 @@
 #include <chrono>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include <idem/postgres/detail/errors.hpp>
@@ -12,6 +13,14 @@
 #include <idem/store.hpp>
 
 namespace idem::postgres::detail {
+
+/// Another session holds the row that our statement needs.
+[[nodiscard]] inline Failed locked(std::string_view what) {
+  return {.failure = {ErrorClass::transient, "55P03", std::string{what}}, .fault = Fault::store};
+}
+
+/// Whether a message that got no answer may have been carried out.
+[[nodiscard]] inline bool may_be_done(const Failed& failed) { return failed.failure.code == "08006"; }
 
 /// Sends messages that are transactions of their own, on sessions of the pool.
 ///
@@ -38,7 +47,7 @@ class Messenger {
         loan->give_back();
         return rows;
       } catch (const Unreachable& e) {
-        return failed_connection("08001", e.what());
+        return failed_connection(replaced ? "08006" : "08001", e.what());
       } catch (const ConfigurationError&) {
         throw;
       } catch (const std::exception&) {
@@ -59,6 +68,15 @@ class Messenger {
         }
       }
     }
+  }
+
+  /// Sends a message that answers with a row if it found what it is about.
+  [[nodiscard]] Held tell(const std::string& message, Duration wait) const {
+    const Answer answer = ask(message, wait, {});
+    if (const auto* failed = std::get_if<Failed>(&answer)) return *failed;
+    if (std::holds_alternative<Busy>(answer)) return locked("the event's row is locked");
+    if (std::get<pqxx::result>(answer).empty()) return Lost{};
+    return Kept{};
   }
 
  private:

@@ -87,8 +87,8 @@ class Statements {
   }
 
   /// Opens a transaction and claims the keys that no row holds and whose events are young enough, in the order of
-  /// `claims`, waiting at most `wait` in all. A row for each key that is ours: the transaction's id, the handler's own
-  /// lock_timeout, and the claim's token.
+  /// `claims`, waiting at most `wait` in all. One row: the transaction's id, the tokens of the claims that are ours
+  /// (joined by commas; NULL: none), and the handler's own lock_timeout, put back after the last wait.
   [[nodiscard]] std::string claim_batch(std::span<const Claim* const> claims,
                                         std::span<const ClaimToken> tokens, Duration wait,
                                         const Session& session) const {
@@ -102,10 +102,11 @@ class Statements {
     const auto each = wait / static_cast<std::int64_t>(claims.size());
     return open(claims.front()->key, each) +
            fmt::format(
-               "INSERT INTO {} (tenant, consumer, event_id, claim_token, fingerprint, window_ends) SELECT t, c, "
-               "e, token, f, clock_timestamp() + w FROM (VALUES {}) AS v (t, c, e, token, f, w, old) WHERE NOT old "
-               "ON CONFLICT (tenant, consumer, event_id) DO NOTHING "
-               "RETURNING pg_current_xact_id(), set_config('lock_timeout', {}, true), claim_token",
+               "WITH ours AS (INSERT INTO {} (tenant, consumer, event_id, claim_token, fingerprint, window_ends) "
+               "SELECT t, c, e, token, f, clock_timestamp() + w FROM (VALUES {}) AS v (t, c, e, token, f, w, old) "
+               "WHERE NOT old ON CONFLICT (tenant, consumer, event_id) DO NOTHING RETURNING claim_token) "
+               "SELECT pg_current_xact_id_if_assigned(), string_agg(claim_token::text, ','), "
+               "set_config('lock_timeout', {}, true) FROM ours",
                keys_, values, literal(session.lock_timeout));
   }
 
@@ -206,22 +207,30 @@ class Statements {
 
   /// Counts a start; the row tells how many there were before. Counted once, however often it is sent.
   [[nodiscard]] std::string start(const Claim& claim, const ClaimToken& token) const {
+    const std::string_view afresh = "a.times_done <> excluded.times_done";  // and its window ended
+    const std::string_view again = "a.open_starts @> excluded.open_starts";
     return settings(claim.key, claim.wait_limit) +
            fmt::format(
-               "INSERT INTO {0} AS a (tenant, consumer, event_id, starts, open_start) VALUES ({1}, {2}, {3}, 1, "
-               "'{4}') ON CONFLICT (tenant, consumer, event_id) DO UPDATE SET starts = a.starts + "
-               "(a.open_start IS DISTINCT FROM excluded.open_start)::int, open_start = excluded.open_start, "
-               "started_at = clock_timestamp() RETURNING starts - 1",
+               "INSERT INTO {0} AS a (tenant, consumer, event_id, starts, open_starts, times_done) VALUES ({1}, {2}, "
+               "{3}, 1, ARRAY['{4}']::uuid[], COALESCE((SELECT generation - (committed_at IS NULL)::int FROM {5} WHERE {6}), 0)) "
+               "ON CONFLICT (tenant, consumer, event_id) DO UPDATE SET "
+               "starts = CASE WHEN {7} THEN 1 WHEN {8} THEN a.starts ELSE a.starts + 1 END, "
+               "failures = CASE WHEN {7} THEN 0 ELSE a.failures END, "
+               "open_starts = CASE WHEN {7} THEN excluded.open_starts WHEN {8} THEN a.open_starts "
+               "ELSE (excluded.open_starts || a.open_starts)[1:16] END, "
+               "times_done = excluded.times_done, started_at = clock_timestamp() RETURNING starts - 1",
                attempts_, text_value(claim.key.tenant()), text_value(claim.key.consumer()),
-               text_value(claim.key.event_id()), hex_of(token));
+               text_value(claim.key.event_id()), hex_of(token), keys_, where(claim.key), afresh, again);
   }
 
   /// Ends a counted start; no row: it has ended.
   [[nodiscard]] std::string end(const Claim& claim, const Start& start, StartEnd how) const {
     return settings(claim.key, claim.wait_limit) +
-           fmt::format("UPDATE {} SET {}, open_start = NULL WHERE {} AND open_start = '{}' RETURNING starts",
-                       attempts_, how == StartEnd::failed ? "failures = failures + 1" : "starts = starts - 1",
-                       where(claim.key), hex_of(start.token));
+           fmt::format(
+               "UPDATE {} SET {}, open_starts = array_remove(open_starts, '{}') WHERE {} "
+               "AND '{}' = ANY (open_starts) RETURNING starts",
+               attempts_, how == StartEnd::failed ? "failures = failures + 1" : "starts = starts - 1",
+               hex_of(start.token), where(claim.key), hex_of(start.token));
   }
 
   /// Commits, if the transaction is still the one that made the claim and nothing in it has failed.
