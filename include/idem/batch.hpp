@@ -32,8 +32,8 @@ struct [[nodiscard]] BatchReport {
   [[nodiscard]] bool all_acknowledged() const { return failed().empty(); }
 };
 
-/// The first message that is not to be acknowledged: a transport that commits an offset, or a sequence number,
-/// commits up to it. nullopt: all of them are.
+/// The first message that is not to be acknowledged: a transport that commits an offset, or a sequence
+/// number, commits up to it. nullopt: all of them are.
 template <class R>
 [[nodiscard]] std::optional<std::size_t> first_unacknowledged(const BatchReport<R>& report) {
   const auto failed = report.failed();
@@ -61,8 +61,8 @@ inline void append_json_string(std::string& json, std::string_view text) {
 
 /// The answer of a Lambda function to SQS (ReportBatchItemFailures): `{"batchItemFailures":[…]}`.
 ///
-/// `id_of(index)` gives a message's id. Throws: std::invalid_argument — an id is empty: SQS would take the whole batch
-/// for failed.
+/// `id_of(index)` gives a message's id. Throws: std::invalid_argument — an id is empty: SQS would take the
+/// whole batch for failed.
 template <class R, class IdOf>
 [[nodiscard]] std::string sqs_batch_response(const BatchReport<R>& report, IdOf id_of) {
   std::string json = R"({"batchItemFailures":[)";

@@ -61,8 +61,8 @@ class IdempotentConsumer : detail::Batching<Store, Handler, Parts...> {
                 "idem: a consumer does not take a DeadLetterSink yet: act on Action::dead_letter yourself");
 
  public:
-  /// `its_name` is part of every key and stored for ever: give it a version ("charge-order.v1"), and keep it, for
-  /// under another name every replayed event runs again.
+  /// `its_name` is part of every key and stored for ever: give it a version ("charge-order.v1"), and keep it,
+  /// for under another name every replayed event runs again.
   ///
   /// Throws: InvalidKey — the name cannot be part of a key; ConfigurationError — options that contradict each
   /// other.
@@ -117,12 +117,13 @@ class IdempotentConsumer : detail::Batching<Store, Handler, Parts...> {
     }
   }
 
-  /// Handles a batch: fresh events share one transaction where they can, and one that fails costs only itself (the
-  /// batch is undone, and its messages are handled one by one). See BatchReport for what to tell the transport.
+  /// Handles a batch: fresh events share one transaction where they can, and one that fails costs only itself
+  /// (the batch is undone, and its messages are handled one by one). See BatchReport for what to tell the
+  /// transport.
   ///
-  /// Messages with one ordering_key stop at the first that is not acknowledged; the rest of them is given back,
-  /// `held_back`. A message whose `visible_until` passed before its turn is given back unstarted. A key that comes
-  /// twice is handled at its first place, and answered from that at the others.
+  /// Messages with one ordering_key stop at the first that is not acknowledged; the rest of them is given
+  /// back, `held_back`. A message whose `visible_until` passed before its turn is given back unstarted. A key
+  /// that comes twice is handled at its first place, and answered from that at the others.
   ///
   /// Throws: ConfigurationError — before any message was decided; afterwards it is an outcome.
   template <std::ranges::contiguous_range Messages>

@@ -35,7 +35,8 @@ namespace detail {
 /// What a store without transactions has in the place of one: nothing that a handler could take.
 struct NoTransaction {};
 
-/// The form a handler has, decided in this order: a generic one is transactional, and never asked about a lease.
+/// The form a handler has, decided in this order: a generic one is transactional, and never asked about a
+/// lease.
 enum class HandlerForm { transactional, bulk, lease, changes_itself, none };
 
 template <class Handler, class Transaction, class Message>

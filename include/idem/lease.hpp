@@ -14,12 +14,13 @@ namespace idem {
 
 /// What a handler is given whose effect is outside the store: an e-mail, a payment provider, a file.
 ///
-/// While it lives nobody else works on the event, unless the lease ends first. That cannot be ruled out (a paused
-/// process, a slow network), so the destination should help: pass `idempotency_key()` on where it takes one, or
-/// `token()` to a table of yours that refuses a smaller one (`UPDATE … WHERE last_token <= $token`).
+/// While it lives nobody else works on the event, unless the lease ends first. That cannot be ruled out (a
+/// paused process, a slow network), so the destination should help: pass `idempotency_key()` on where it
+/// takes one, or `token()` to a table of yours that refuses a smaller one (`UPDATE … WHERE last_token <=
+/// $token`).
 ///
-/// Guarantee: after a crash at any point the next delivery runs the handler again, with a greater token and the
-/// same idempotency key; once the result is recorded it never runs again.
+/// Guarantee: after a crash at any point the next delivery runs the handler again, with a greater token and
+/// the same idempotency key; once the result is recorded it never runs again.
 /// Thread safety: any number of threads.
 class Lease {
  public:

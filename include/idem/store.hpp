@@ -75,8 +75,8 @@ struct Leased {
 /// The key is free, and the event older than the window in which it would have been remembered.
 struct BeyondWindow {};
 
-/// The COMMIT was sent and its answer lost: the effect may or may not be there. Claim again with
-/// `doubted = token` to find out.
+/// The COMMIT was sent and its answer lost: the effect may or may not be there. Claim again with `doubted =
+/// token` to find out.
 struct InDoubt {
   ClaimToken token = {};
   Failure failure = {};
@@ -130,7 +130,8 @@ using Held = std::variant<Kept, Lost, Failed>;
 /// What a batch found of one of its claims: `Committed` is ours; nothing: it is decided by itself, later.
 using BatchItem = std::variant<std::monostate, Committed, Found>;
 
-/// The effects of a batch: runs what is ours, in the order of the claims, and returns a value for each of those.
+/// The effects of a batch: runs what is ours, in the order of the claims, and returns a value for each of
+/// those.
 template <class Transaction>
 using BatchEffect = detail::FunctionRef<std::vector<StoredValue>(Transaction&, std::span<const BatchItem>)>;
 
@@ -169,8 +170,9 @@ concept TransactionalStore = requires(S& store, const Claim& claim, Effect<typen
 
 /// A store that can claim many keys at once, and commit their effects in one transaction.
 ///
-/// * `apply_batch(claims, effect)` inserts the free keys in one order that is the same for every caller, whatever the
-///   order of the claims, and runs the effect if any is ours. No two claims of a batch have the same key.
+/// * `apply_batch(claims, effect)` inserts the free keys in one order that is the same for every caller,
+///   whatever the order of the claims, and runs the effect if any is ours. No two claims of a batch have the
+///   same key.
 /// * Its waiting for others is bounded by `wait_limit` in all. A claim it could not decide is left undecided.
 /// * What the effect throws undoes the batch, but for ConfigurationError, which is let out.
 template <class S>
@@ -181,14 +183,16 @@ concept BatchStore = TransactionalStore<S> &&
 
 /// A store that lends an event to one owner at a time, for effects outside of it.
 ///
-/// * `acquire(claim, lease)` takes a free key, or one whose lease or window has ended, for `lease` from now by the
-///   store's clock (nullopt: never taken over), with a new fencing token, and commits that; it does not wait for
-///   another owner (`Leased`). Where the answer is lost it is `InDoubt`: acquire again with `doubted = token`.
+/// * `acquire(claim, lease)` takes a free key, or one whose lease or window has ended, for `lease` from now
+///   by the store's clock (nullopt: never taken over), with a new fencing token, and commits that; it does
+///   not wait for another owner (`Leased`). Where the answer is lost it is `InDoubt`: acquire again with
+///   `doubted = token`.
 /// * `extend(claim, grant, length)` moves the lease's end to `length` from now, by the store's clock.
-/// * `complete(claim, grant, value)` records the effect: from then on the key is `Found`, for the claim's window.
+/// * `complete(claim, grant, value)` records the effect: from then on the key is `Found`, for the claim's
+///   window.
 /// * `release(claim, grant)` ends the lease now.
-/// * The last three change nothing and answer `Lost` unless the row still holds this grant and no effect. They may
-///   be repeated: a second `complete` of one grant is `Kept`.
+/// * The last three change nothing and answer `Lost` unless the row still holds this grant and no effect.
+///   They may be repeated: a second `complete` of one grant is `Kept`.
 /// * What says that the set-up is wrong, not the message, is thrown as ConfigurationError.
 /// * They may be called from many threads at once.
 template <class S>
@@ -202,8 +206,10 @@ concept LeaseStore = requires(S& store, const Claim& claim, const Grant& grant, 
 
 /// A store that counts how often the handler of an event was started, for `Attempts::counted_by_store`.
 ///
-/// * `start(claim)` counts one more start and commits that before it answers, apart from the effect's transaction.
-/// * `end(claim, start, how)` tells a failure from a crash, or takes the start back: an outage counts as neither.
+/// * `start(claim)` counts one more start and commits that before it answers, apart from the effect's
+///   transaction.
+/// * `end(claim, start, how)` tells a failure from a crash, or takes the start back: an outage counts as
+///   neither.
 /// * Both may be repeated when their answer is lost; the same start is counted, and ended, once.
 template <class S>
 concept CountingStore = requires(S& store, const Claim& claim, const Start& start, StartEnd how) {

@@ -69,8 +69,8 @@ class ItemDecision : public Decisions<Terms> {
   }
 };
 
-/// Which messages of a batch may share a transaction: each key once, and behind no message of the same ordering key
-/// that may not.
+/// Which messages of a batch may share a transaction: each key once, and behind no message of the same
+/// ordering key that may not.
 template <class R>
 [[nodiscard]] std::vector<std::size_t> those_together(const std::vector<BatchEntry<R>>& entries,
                                                       std::chrono::steady_clock::time_point now) {

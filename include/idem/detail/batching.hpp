@@ -28,7 +28,8 @@ class Batching : protected Handling<Store, Handler, Parts...> {
   template <class Message>
   using Result = typename One::template Result<Message>;
 
-  /// As many messages share a transaction at the most: what it holds locked, and does again if one fails, is bounded.
+  /// As many messages share a transaction at the most: what it holds locked, and does again if one fails, is
+  /// bounded.
   static constexpr std::size_t batch_limit = 500;
 
   template <class Message>

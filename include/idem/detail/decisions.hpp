@@ -135,7 +135,8 @@ class Decisions {
 
   [[nodiscard]] bool decided() const noexcept { return conclusion_.has_value(); }
 
-  /// Counts the call's start, where the store does. False: the call is decided, and the handler must not start.
+  /// Counts the call's start, where the store does. False: the call is decided, and the handler must not
+  /// start.
   template <class Store>
   [[nodiscard]] bool may_start(Store& store, const Claim& claim) {
     if constexpr (CountingStore<Store>) {

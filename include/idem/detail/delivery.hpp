@@ -14,7 +14,8 @@
 
 namespace idem::detail {
 
-/// The way of one message whose effect is in the store: claim, handler, commit, and again until it is decided.
+/// The way of one message whose effect is in the store: claim, handler, commit, and again until it is
+/// decided.
 template <class Store, class Terms>
 class Delivery : public Decisions<Terms> {
  public:

@@ -42,8 +42,8 @@ inline constexpr char json_number = 'n';
 }
 
 /// The one spelling of a JSON number's value, `[-]digits e exponent` without zeros at either end of the
-/// digits
-/// (`0` for zero); nothing when the token is not a JSON number, or its exponent has more than 9 digits.
+/// digits (`0` for zero); nothing when the token is not a JSON number, or its exponent has more than 9
+/// digits.
 [[nodiscard]] inline std::optional<std::string> canonical_number(std::string_view token) {
   const bool negative = take_any_of(token, "-");
   const std::string_view whole = take_digits(token);

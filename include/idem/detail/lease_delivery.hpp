@@ -98,8 +98,8 @@ class LeaseDelivery : public Decisions<Terms> {
     if (made_) complete(*made_);
   }
 
-  /// Settles the start before the event is free: the next one to start it counts. What was made stays leased where
-  /// it could not be recorded.
+  /// Settles the start before the event is free: the next one to start it counts. What was made stays leased
+  /// where it could not be recorded.
   void leave() noexcept {
     this->settle_start(store_, claim_);
     if (!made_) release();

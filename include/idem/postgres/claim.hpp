@@ -29,9 +29,9 @@ enum class Claimed {
 /// stays usable after every answer; committing it, and looking whether that COMMIT took effect, is the
 /// caller's. `schema` is where `create_schema()` made the tables.
 ///
-/// Throws: the driver's errors (40001 for a lost race at a stricter isolation level); TransientError — a consumer of
-/// that name holds a lease on the event; ConfigurationError — a
-/// row that row security hides holds the key.
+/// Throws: the driver's errors (40001 for a lost race at a stricter isolation level); TransientError — a
+/// consumer of that name holds a lease on the event; ConfigurationError — a row that row security hides holds
+/// the key.
 [[nodiscard]] inline Claimed claim(pqxx::dbtransaction& tx, const Key& key, const Fingerprint& fingerprint,
                                    std::string_view schema = "idem") {
   // As bytes: the caller's connection may speak another encoding, and an id must not change with it.

@@ -19,8 +19,8 @@ inline constexpr int schema_version = 1;
 ///
 /// It may be run again, and by two at once (an advisory lock makes the second one wait); it is one
 /// transaction. A worker's role needs USAGE on the schema, SELECT, INSERT and UPDATE on `keys`, and SELECT on
-/// `schema_info`; for leases also USAGE on the sequence `fences`, and to count starts SELECT, INSERT and UPDATE on
-/// `attempts`.
+/// `schema_info`; for leases also USAGE on the sequence `fences`, and to count starts SELECT, INSERT and
+/// UPDATE on `attempts`.
 [[nodiscard]] inline std::string schema_sql(std::string_view schema = "idem") {
   return fmt::format(R"(BEGIN ISOLATION LEVEL READ COMMITTED;
 SELECT pg_advisory_xact_lock(hashtextextended({name_literal}, 1768186221));

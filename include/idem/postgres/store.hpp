@@ -28,8 +28,9 @@ namespace idem {
 
 /// Keeps keys, and the effects of handlers, in a PostgreSQL database (13 or later).
 ///
-/// Connects to nothing until it is used; holds at most `max_connections` connections, and one more where starts are
-/// counted, each used by one call at a time. A connection goes back only after the server confirmed the end of its transaction.
+/// Connects to nothing until it is used; holds at most `max_connections` connections, and one more where
+/// starts are counted, each used by one call at a time. A connection goes back only after the server
+/// confirmed the end of its transaction.
 ///
 /// Guarantee: a key and its effect are committed together or not at all, across a crash of this process or of
 /// the server at any point.

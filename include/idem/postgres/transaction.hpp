@@ -30,8 +30,8 @@ class Transaction final : public detail::DriverTransaction {
   void commit() = delete;
   void abort() = delete;
 
-  /// Remembers the state of the error that made this transaction fail, for what a later 25P02 hides. `exec` calls
-  /// it, and `note_success` after a statement that went well: then it has not failed, or no more.
+  /// Remembers the state of the error that made this transaction fail, for what a later 25P02 hides. `exec`
+  /// calls it, and `note_success` after a statement that went well: then it has not failed, or no more.
   void note_error(std::string_view sqlstate) {
     if (first_error_.empty()) first_error_ = sqlstate;
   }

@@ -63,8 +63,8 @@ enum class RetryReason {
 /// A policy's answer: what to do and, for a delay, the window `[lo, hi]` it is drawn from, uniformly and
 /// once.
 ///
-/// A cap bounds the window, never the drawn delay: clamped samples pile up at the cap and send a whole
-/// fleet back at the same moment.
+/// A cap bounds the window, never the drawn delay: clamped samples pile up at the cap and send a whole fleet
+/// back at the same moment.
 struct RetryDecision {
   RetryVerdict verdict = RetryVerdict::retry;
   RetryReason reason = RetryReason::backoff;

@@ -96,7 +96,8 @@ class Attempt {
   /// What is done in the transaction; returns the message that verifies and commits it.
   using Work = idem::detail::FunctionRef<std::string(Transaction&)>;
 
-  /// Works and commits. `token`: of the claim. Throws: ConfigurationError — the work let it out, and is rolled back.
+  /// Works and commits. `token`: of the claim. Throws: ConfigurationError — the work let it out, and is
+  /// rolled back.
   [[nodiscard]] Applied run(const ClaimToken& token, Work work) {
     tx_.stage_ = Transaction::Stage::handler_at_work;
     try {

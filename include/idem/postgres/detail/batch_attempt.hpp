@@ -21,8 +21,8 @@
 
 namespace idem::postgres::detail {
 
-/// One try at a batch of events in one transaction. Whatever comes in its way undoes it, but for a lost COMMIT: one by
-/// one every case has its own answer.
+/// One try at a batch of events in one transaction. Whatever comes in its way undoes it, but for a lost
+/// COMMIT: one by one every case has its own answer.
 class BatchAttempt {
  public:
   BatchAttempt(const Statements& statements, const PostgresOptions& options, const Connector& connector,
@@ -100,7 +100,8 @@ class BatchAttempt {
     return BatchUndone{};
   }
 
-  /// In the byte order of the keys, the same for every caller: two batches never wait for each other in a ring.
+  /// In the byte order of the keys, the same for every caller: two batches never wait for each other in a
+  /// ring.
   [[nodiscard]] std::string claim_sorted(std::span<const Claim> claims, std::span<const ClaimToken> tokens,
                                          const Session& session) const {
     std::vector<std::size_t> order(claims.size());

@@ -20,9 +20,9 @@ namespace idem::postgres::detail {
 
 /// Counts starts of handlers.
 ///
-/// It has one connection of its own, opened when it is first used: a call that counts holds one already, and must not
-/// wait for another. An end that an outage kept from being told is told later, as long as the process lives, or it
-/// would look like a crash.
+/// It has one connection of its own, opened when it is first used: a call that counts holds one already, and
+/// must not wait for another. An end that an outage kept from being told is told later, as long as the
+/// process lives, or it would look like a crash.
 class Counter {
  public:
   Counter(const Statements& statements, const Connector& connector, const PostgresOptions& options)

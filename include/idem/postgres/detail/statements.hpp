@@ -51,8 +51,9 @@ class Statements {
   [[nodiscard]] const std::string& guard_name() const noexcept { return guard_name_; }
   [[nodiscard]] const std::string& prepare() const noexcept { return prepare_; }
 
-  /// Opens a transaction and claims the key, waiting at most `wait` for another claimer. A row says that the key
-  /// is ours: the transaction's id, the handler's own lock_timeout, and whether the event is too old for it.
+  /// Opens a transaction and claims the key, waiting at most `wait` for another claimer. A row says that the
+  /// key is ours: the transaction's id, the handler's own lock_timeout, and whether the event is too old for
+  /// it.
   [[nodiscard]] std::string claim(const Claim& claim, const ClaimToken& token, Duration wait,
                                   const Session& session, Spelling spelling) const {
     const ClaimTexts texts = texts_of(claim, token, session);
@@ -62,7 +63,8 @@ class Statements {
                              texts.event_id, texts.token, texts.fingerprint, texts.own_timeout);
   }
 
-  /// As `claim`, for a key whose row is free again: its window, or its lease, has ended. No row: it is not, any more.
+  /// As `claim`, for a key whose row is free again: its window, or its lease, has ended. No row: it is not,
+  /// any more.
   [[nodiscard]] std::string take_over(const Claim& claim, const ClaimToken& token, Duration wait,
                                       const Session& session) const {
     const ClaimTexts texts = texts_of(claim, token, session);
@@ -75,8 +77,8 @@ class Statements {
                claim_answer(texts));
   }
 
-  /// Leaves the transaction and reads the row that holds the key: token, fingerprint, value, whether it is free
-  /// again, whether it is only leased, and for how many more microseconds.
+  /// Leaves the transaction and reads the row that holds the key: token, fingerprint, value, whether it is
+  /// free again, whether it is only leased, and for how many more microseconds.
   [[nodiscard]] std::string find(const Key& key) const {
     std::string sql = "ROLLBACK; ";
     append_tenant(sql, key);
@@ -86,9 +88,10 @@ class Statements {
                is_free, lease_rest, keys_, where(key));
   }
 
-  /// Opens a transaction and claims the keys that no row holds and whose events are young enough, in the order of
-  /// `claims`, waiting at most `wait` in all. One row: the transaction's id, the tokens of the claims that are ours
-  /// (joined by commas; NULL: none), and the handler's own lock_timeout, put back after the last wait.
+  /// Opens a transaction and claims the keys that no row holds and whose events are young enough, in the
+  /// order of `claims`, waiting at most `wait` in all. One row: the transaction's id, the tokens of the
+  /// claims that are ours (joined by commas; NULL: none), and the handler's own lock_timeout, put back after
+  /// the last wait.
   [[nodiscard]] std::string claim_batch(std::span<const Claim* const> claims,
                                         std::span<const ClaimToken> tokens, Duration wait,
                                         const Session& session) const {
@@ -161,8 +164,8 @@ class Statements {
                interval_or_null(lease), fences_, too_old(texts));
   }
 
-  /// Takes a key whose row is free again, for a lease, and tells what holds it now: as `find`, with the fencing token
-  /// and whether the event is too old. Every column is NULL but the last where there is no row.
+  /// Takes a key whose row is free again, for a lease, and tells what holds it now: as `find`, with the
+  /// fencing token and whether the event is too old. Every column is NULL but the last where there is no row.
   [[nodiscard]] std::string acquire_free(const Claim& claim, const ClaimToken& token,
                                          std::optional<Duration> lease, Duration wait) const {
     const ClaimTexts texts = texts_of(claim, token, {});
@@ -250,9 +253,9 @@ class Statements {
     return guard(xid, spelling) + "; ROLLBACK";
   }
 
-  /// Rolls back a failed transaction, where no query can be asked: AND CHAIN fails outside of one (25P01), and the
-  /// answer tells what became of the claim's transaction. A handler that rolled back, began again and failed in that
-  /// transaction is not told apart.
+  /// Rolls back a failed transaction, where no query can be asked: AND CHAIN fails outside of one (25P01),
+  /// and the answer tells what became of the claim's transaction. A handler that rolled back, began again and
+  /// failed in that transaction is not told apart.
   [[nodiscard]] static std::string roll_back_failed(std::string_view xid) {
     return fmt::format("ROLLBACK AND CHAIN; ROLLBACK; SELECT pg_xact_status('{}'::xid8)", xid);
   }
@@ -331,8 +334,8 @@ class Statements {
     return "SELECT " + or_fail(fmt::format("pg_current_xact_id_if_assigned() IS NOT DISTINCT FROM {}", xid));
   }
 
-  /// A query that fails with `ended_mark` in its text unless the condition holds: it looks for a table of that name
-  /// (by way of text, or the planner would look for it beforehand).
+  /// A query that fails with `ended_mark` in its text unless the condition holds: it looks for a table of
+  /// that name (by way of text, or the planner would look for it beforehand).
   [[nodiscard]] static std::string or_fail(std::string_view condition) {
     return fmt::format("CASE WHEN {} THEN NULL ELSE '{}'::text::regclass END", condition, ended_mark);
   }

@@ -45,8 +45,8 @@ template <class Clock>
   return std::chrono::time_point<Clock, Duration>{saturating_add(now.time_since_epoch(), d)};
 }
 
-/// `duration_cast<Duration>` that saturates. What is not a number becomes the least value, which every
-/// stage refuses.
+/// `duration_cast<Duration>` that saturates. What is not a number becomes the least value, which every stage
+/// refuses.
 template <class Rep, class Period>
 [[nodiscard]] constexpr Duration saturating_cast(std::chrono::duration<Rep, Period> d) noexcept {
   using Factor = std::ratio_divide<Period, Duration::period>;
