@@ -30,21 +30,23 @@ namespace idem {
 /// Wraps a message handler so that the effect of every event happens once, however often it is delivered.
 ///
 /// A handler is `(Store::Transaction&, const Message&)`: its effect is in the store's own database, committed
-/// together with the event's key. What it returns is stored with the key and given to duplicates.
+/// together with the event's key. Or it is `(idem::Lease&, const Message&)`: its effect is outside, and it
+/// holds the event meanwhile. Or `(Store::Transaction&, std::span<const Message* const>)`, for batches. What
+/// it returns is stored with the key and given to duplicates.
 ///
 /// `Parts`, in any order, at most one of each kind: a retry policy (how often to try within the call; one
 /// attempt if left out), `Redeliver` (when the transport should bring a message back; backs off without a
-/// limit if left out), an Observer, a DeadLetterSink, KeepVisible, ConsumerOptions, Runtime. Observers and
-/// sinks given as variables are referred to, everything else is copied.
+/// limit if left out), an Observer, KeepVisible, ConsumerOptions, Runtime. Observers given as variables are
+/// referred to, everything else is copied.
 ///
-/// Guarantee: see the table in README. An outcome says `applied` or `duplicate` only if the effect is
-/// committed. Thread safety: any number of threads; the handler is called by all of them. The store outlives
-/// the consumer.
+/// Guarantee: an outcome says `applied` or `duplicate` only if the effect is committed; what may be found, and
+/// what follows, is a table in README.
+/// Thread safety: any number of threads; the handler is called by all of them. The store outlives the consumer.
 template <class Store, class Handler, class... Parts>
 class IdempotentConsumer : detail::Batching<Store, Handler, Parts...> {
   using Way = detail::Batching<Store, Handler, Parts...>;
   static_assert(
-      TransactionalStore<Store>,
+      TransactionalStore<Store> || LeaseStore<Store>,
       "idem: this type is no store: an IdempotentConsumer takes a store by reference, such as idem::PostgresStore or idem::MemoryStore<>, or any type that models idem::TransactionalStore or idem::LeaseStore");
   static_assert(
       (detail::is_part<std::remove_reference_t<Parts>> && ...),

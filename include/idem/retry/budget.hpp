@@ -17,7 +17,8 @@ namespace idem {
 /// `tokens`. In the long run at most `refund_percent` retries follow 100 successes.
 ///
 /// Throws: `std::invalid_argument` unless `tokens >= 1` and `0 <= refund_percent <= 100`; as a constant it
-/// does not compile. Thread safety: all members may be called at once. It must outlive the policies that use
+/// does not compile.
+/// Thread safety: all members may be called at once. It must outlive the policies that use
 /// it.
 class RetryBudget {
  public:
