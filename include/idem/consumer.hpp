@@ -50,7 +50,7 @@ class IdempotentConsumer : detail::Batching<Store, Handler, Parts...> {
       "idem: this type is no store: an IdempotentConsumer takes a store by reference, such as idem::PostgresStore or idem::MemoryStore<>, or any type that models idem::TransactionalStore or idem::LeaseStore");
   static_assert(
       (detail::is_part<std::remove_reference_t<Parts>> && ...),
-      "idem: this argument is no part of a consumer: a part is a retry policy, Redeliver{...}, an Observer, a DeadLetterSink, KeepVisible, ConsumerOptions or Runtime");
+      "idem: this argument is no part of a consumer: a part is a retry policy, Redeliver{...}, an Observer, KeepVisible, ConsumerOptions or Runtime");
   template <class Kind>
   static constexpr std::size_t count = detail::parts_of_kind<Kind, Parts...>;
   static_assert(

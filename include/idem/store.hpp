@@ -99,6 +99,7 @@ struct Start {
   ClaimToken token = {};
   std::uint64_t before = 0;  ///< starts of the same event that were counted before
 };
+
 /// How a counted start ended, unless the effect was applied. A start that has no end is a crash.
 enum class StartEnd { failed, not_counted };
 
@@ -108,12 +109,14 @@ enum class Retry { in_call, by_redelivery };
 /// Whose fault a failure is. Only a fault of the message can end in `rejected`.
 enum class Fault { message, store };
 
-/// Nothing was stored.
+/// Nothing was stored, as far as the store can tell.
 struct Failed {
   Failure failure = {};
   Fault fault = Fault::message;
   Retry retry = Retry::in_call;
   std::optional<Duration> retry_after = {};
+  /// Of the attempt, once its key was claimed. Found later in a committed row, it says that the handler committed.
+  std::optional<ClaimToken> token = {};
 };
 
 using Started = std::variant<Start, Failed>;
@@ -146,8 +149,11 @@ struct BatchInDoubt {
   Failure failure = {};
 };
 
-/// Nothing of the batch is stored: its events are handled one by one.
-struct BatchUndone {};
+/// Nothing of the batch is stored, as far as the store can tell: its events are handled one by one. A token for each
+/// claim that was ours; see `Failed::token`.
+struct BatchUndone {
+  std::vector<std::optional<ClaimToken>> tokens = {};
+};
 
 using BatchApplied = std::variant<BatchCommitted, BatchInDoubt, BatchUndone>;
 

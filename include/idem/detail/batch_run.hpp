@@ -27,6 +27,7 @@ namespace idem::detail {
 template <class R>
 struct Prior {
   std::optional<InDoubt> in_doubt = {};
+  std::optional<ClaimToken> token = {};  ///< of a claim that was undone
   std::uint32_t starts = 0;
   std::optional<R> result = {};
 };

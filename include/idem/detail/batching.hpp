@@ -108,6 +108,10 @@ class Batching : protected Handling<Store, Handler, Parts...> {
     } else if (auto* doubt = std::get_if<BatchInDoubt>(&applied)) {
       for (std::size_t n = 0; n < indices.size(); ++n)
         if (doubt->tokens[n]) entries[indices[n]].prior.in_doubt = InDoubt{*doubt->tokens[n], doubt->failure};
+    } else {
+      auto& tokens = std::get<BatchUndone>(applied).tokens;
+      tokens.resize(indices.size());
+      for (std::size_t n = 0; n < indices.size(); ++n) entries[indices[n]].prior.token = tokens[n];
     }
   }
 

@@ -193,6 +193,13 @@ class Decisions {
     conclude({.status = Status::duplicate, .action = Action::acknowledge, .stored = std::move(row.value)});
   }
 
+  /// The row was committed by the handler itself, in an earlier attempt of this call: its effect may be a part of it.
+  void committed_by_handler() {
+    reject(
+        {ErrorClass::permanent, std::string{code::transaction_ended_by_handler},
+         "the handler committed the transaction itself, in this call: what it did since then is not stored"});
+  }
+
   void busy() {
     if (stop_.stop_requested()) return cancel();
     in_progress({ErrorClass::transient, "55P03", "another delivery of this event is at work"},

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include <idem/detail/decisions.hpp>
 #include <idem/store.hpp>
@@ -26,6 +27,9 @@ class Delivery : public Decisions<Terms> {
 
   /// An earlier transaction of this call may have committed the effect already.
   void begin_in_doubt(InDoubt in_doubt) { decide(std::move(in_doubt)); }
+
+  /// An earlier transaction of this call, which was undone, had claimed the key with this token.
+  void remember(const ClaimToken& token) { own_tokens_.push_back(token); }
 
   /// Throws: ConfigurationError.
   [[nodiscard]] Conclusion run(Effect<Transaction> effect) {
@@ -61,6 +65,8 @@ class Delivery : public Decisions<Terms> {
     const bool ours = claim_.doubted && row.token == *claim_.doubted;
     if (claim_.doubted) resolved_ = Resolved::yes;
     if (ours) return this->applied();
+    if (std::find(own_tokens_.begin(), own_tokens_.end(), row.token) != own_tokens_.end())
+      return this->committed_by_handler();
     this->found(std::move(row));
   }
 
@@ -91,6 +97,7 @@ class Delivery : public Decisions<Terms> {
   }
 
   void decide(Failed failed) {
+    if (failed.token) remember(*failed.token);
     if (this->decided()) return;  // before the handler could start
     if (claim_.doubted) return look_again();
     if (given_back_) {
@@ -140,6 +147,7 @@ class Delivery : public Decisions<Terms> {
   Failure doubt_ = {};
   typename Decisions<Terms>::TimePoint doubt_ends_{};
   std::optional<RetryStep> given_back_ = {};
+  std::vector<ClaimToken> own_tokens_ = {};
 };
 
 }  // namespace idem::detail

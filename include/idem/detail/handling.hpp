@@ -119,8 +119,10 @@ class Handling {
       else
         return LeaseDelivery{store_, terms, key, event, stop};
     }();
-    if constexpr (in_store<Message>)
+    if constexpr (in_store<Message>) {
       if (prior.in_doubt) delivery.begin_in_doubt(*std::move(prior.in_doubt));
+      if (prior.token) delivery.remember(*prior.token);
+    }
     Conclusion end = delivery.run(work);
     return outcome_of(std::move(end), delivery, prior.starts + delivery.attempts(), std::move(result));
   }
@@ -148,7 +150,7 @@ class Handling {
                                              std::optional<R> result) {
     Outcome<R> outcome{.attempts = attempts};
     if constexpr (!std::is_same_v<R, std::monostate>) {
-      if (end.status == Status::applied) outcome.value = std::move(result);
+      if (end.status == Status::applied) hand_over(std::move(result), outcome.value);
       if (end.status == Status::duplicate && end.stored) {
         outcome.value = decoded<R>(*end.stored, way);
         outcome.replayed = outcome.value.has_value();
@@ -161,6 +163,16 @@ class Handling {
     outcome.resolved_in_doubt = end.resolved_in_doubt;
     outcome.failure = std::move(end.failure);
     return outcome;
+  }
+
+  /// A result whose move throws is lost, and not the outcome with it: the effect is committed.
+  template <class R>
+  static void hand_over(std::optional<R>&& from, std::optional<R>& to) noexcept {
+    try {
+      to = std::move(from);
+    } catch (...) {
+      to.reset();
+    }
   }
 
   [[nodiscard]] auto terms() const {

@@ -192,6 +192,7 @@ class PostgresStore {
         answer = one.run(token, [&](Transaction& tx) {
           return statements_.commit(one.xid(), claim.key, effect(tx), one.spelling());
         });
+        if (auto* failed = std::get_if<Failed>(&*answer)) failed->token = token;
         if (one.unprepared()) spelling_ = Spelling::in_full;
       }
       clean = one.clean();

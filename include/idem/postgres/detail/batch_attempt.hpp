@@ -91,13 +91,11 @@ class BatchAttempt {
       return statements_.commit_batch(one.xid(), claims, ours, values, spelling_);
     });
     if (std::holds_alternative<Committed>(applied)) return batch;
-    if (const auto* doubt = std::get_if<InDoubt>(&applied)) {
-      BatchInDoubt lost{.tokens = std::vector<std::optional<ClaimToken>>(claims.size()),
-                        .failure = doubt->failure};
-      for (const std::size_t place : ours) lost.tokens[place] = tokens[place];
-      return lost;
-    }
-    return BatchUndone{};
+    std::vector<std::optional<ClaimToken>> own(claims.size());
+    for (const std::size_t place : ours) own[place] = tokens[place];
+    if (const auto* doubt = std::get_if<InDoubt>(&applied))
+      return BatchInDoubt{std::move(own), doubt->failure};
+    return BatchUndone{std::move(own)};
   }
 
   /// In the byte order of the keys, the same for every caller: two batches never wait for each other in a

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <unistd.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -15,6 +17,8 @@
 namespace idem::postgres::detail {
 
 /// A bounded set of sessions.
+///
+/// A process forked from one that uses it opens sessions of its own (it must not fork while a call is at work).
 ///
 /// Thread safety: any number of threads. Connections are opened outside the lock.
 class Pool {
@@ -55,6 +59,7 @@ class Pool {
   [[nodiscard]] std::optional<Loan> take(std::chrono::steady_clock::time_point deadline,
                                          const std::stop_token& stop) {
     std::unique_lock lock{mutex_};
+    if (owner_ != ::getpid()) abandon();
     if (!freed_.wait_until(lock, stop, deadline, [this] { return out_ < limit_; })) return std::nullopt;
     ++out_;
     std::optional<Session> session;
@@ -85,11 +90,20 @@ class Pool {
     freed_.notify_one();
   }
 
+  /// After a fork the sockets are the parent's: closing them would end its sessions as well.
+  void abandon() {
+    for (Session& session : idle_) static_cast<void>(session.connection.release());
+    idle_.clear();
+    out_ = 0;
+    owner_ = ::getpid();
+  }
+
   std::mutex mutex_;
   std::condition_variable_any freed_;
   std::vector<Session> idle_;
   std::size_t out_ = 0;
   std::size_t limit_;
+  pid_t owner_ = ::getpid();
 };
 
 }  // namespace idem::postgres::detail

@@ -32,11 +32,12 @@ struct DriverError {
   return std::string{text.substr(0, text.find('\n'))};
 }
 
-/// The first line; of a data exception (class 22) without what it quotes, which is the value itself.
+/// The first line; of a data exception (class 22) or a syntax error without what it quotes: there it is the value.
 [[nodiscard]] inline std::string safe_line(std::string_view sqlstate, std::string_view text) {
   std::string line = first_line(text);
   const auto from = line.find('"');
-  if (sqlstate.substr(0, 2) != "22" || from == std::string::npos) return line;
+  const bool quotes_values = sqlstate.substr(0, 2) == "22" || sqlstate == "42601";
+  if (!quotes_values || from == std::string::npos) return line;
   const auto to = line.rfind('"');
   return line.substr(0, from) + "\"...\"" + (to == from ? std::string{} : line.substr(to + 1));
 }
