@@ -39,13 +39,19 @@ class Delivery : public Decisions<Terms> {
       ++this->attempts_;
       return effect(tx);
     };
-    while (!this->decided()) {
-      if (this->stop_.stop_requested()) {
-        give_up_waiting();
-        break;
+    try {
+      while (!this->decided()) {
+        if (this->stop_.stop_requested()) {
+          give_up_waiting();
+          break;
+        }
+        Applied met = this->ask_store([&]() -> Applied { return store_.apply(claim_, at_work); });
+        std::visit([this](auto&& answer) { this->decide(std::move(answer)); }, std::move(met));
       }
-      Applied met = this->ask_store([&]() -> Applied { return store_.apply(claim_, at_work); });
-      std::visit([this](auto&& answer) { this->decide(std::move(answer)); }, std::move(met));
+    } catch (const ConfigurationError&) {  // nobody's fault
+      this->cancel();
+      this->settle_start(store_, claim_);
+      throw;
     }
     this->settle_start(store_, claim_);
     return this->end(resolved_);
