@@ -45,8 +45,9 @@ TEST_CASE("every kind of parameter arrives as it was given") {
   Bench bench;
   auto& tx = bench.tx;
   const auto says = [&](const std::string& type, const auto& value) {
-    const auto row = exec(tx, "SELECT ($1::" + type + ")::text", value)[0][0];
-    return row.is_null() ? std::string{"NULL"} : std::string{row.c_str()};
+    const pqxx::result rows =
+        exec(tx, "SELECT ($1::" + type + ")::text", value);  // libpqxx 8: fields refer to it
+    return rows[0][0].is_null() ? std::string{"NULL"} : std::string{rows[0][0].c_str()};
   };
   CHECK(says("text", "literal") == "literal");
   CHECK(says("text", std::string{"string"}) == "string");
