@@ -37,11 +37,14 @@ class OwnStore {  // models idem::LeaseStore: what each verb owes its caller is 
     return change(claim, grant, [](Row& row) { row.ends = Clock::now(); });
   }
   idem::Held complete(const idem::Claim& claim, const idem::Grant& grant, const idem::StoredValue& value) {
-    return change(claim, grant, [&](Row& row) {
-      row.found.value = value;
-      row.ends = after(claim.window);
-      row.done = true;
-    });
+    return change(
+        claim, grant,
+        [&](Row& row) {
+          row.found.value = value;
+          row.ends = after(claim.window);
+          row.done = true;
+        },
+        idem::Kept{});  // done before by this grant: its answer was lost
   }
 
  private:
@@ -58,10 +61,12 @@ class OwnStore {  // models idem::LeaseStore: what each verb owes its caller is 
     return Clock::now() + std::chrono::duration_cast<Clock::duration>(*span);
   }
   template <class Change>
-  idem::Held change(const idem::Claim& claim, const idem::Grant& grant, Change change) {
+  idem::Held change(const idem::Claim& claim, const idem::Grant& grant, Change change,
+                    idem::Held when_done = idem::Lost{}) {
     const std::lock_guard lock{mutex_};
     const auto row = rows_.find(claim.key);
-    if (row == rows_.end() || row->second.fence != grant.fence || row->second.done) return idem::Lost{};
+    if (row == rows_.end() || row->second.fence != grant.fence) return idem::Lost{};
+    if (row->second.done) return when_done;
     change(row->second);
     return idem::Kept{};
   }

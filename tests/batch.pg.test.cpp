@@ -97,7 +97,7 @@ TEST_CASE("a batch whose COMMIT answer is lost is found committed, or runs again
 }
 
 TEST_CASE("two batches with the same hundred keys in opposite order never deadlock") {
-  constexpr int rounds = 250;  // of four batches, two each way
+  constexpr int rounds = 1'000;  // of four batches, two each way
   const faults::Ledger ledger;
   PostgresStore store{server_dsn(), ledger.options(4)};
   const IdempotentConsumer bulk{
