@@ -18,8 +18,10 @@ mutant "a doubt is reported as success" detail/delivery.hpp \
 mutant "a doubt is resolved by a SELECT" postgres/store.hpp \
   's/^( *)Troubles troubles;/\1if (claim.doubted) {\n\1  const auto session = connector_.open();\n\1  pqxx::nontransaction look{*session.connection};\n\1  if (look.exec("SELECT FROM " + postgres::detail::identifier(options_.schema) + ".keys WHERE claim_token = '"'"'" + postgres::detail::hex_of(*claim.doubted) + "'"'"'").empty())\n\1    return Failed{.failure = {ErrorClass::transient, "40000", "rolled back"}};\n\1}\n\1Troubles troubles;/' \
   "$doubt" "a COMMIT that is still running is waited for, not guessed at"
-mutant "a connection is used again after a loss" postgres/store.hpp 's/clean = one\.clean\(\);/clean = true;/' "$doubt"
-mutant "every attempt has the same token" postgres/detail/attempt.hpp 's/token_\{random_token\(\)\}/token_{}/' \
+mutant "a connection is used again after a loss" postgres/store.hpp 's/clean = one\.clean\(\);/clean = true;/' \
+  "$handler" "the session of a handler that ended its transaction is not used again"
+mutant "every attempt has the same token" postgres/store.hpp \
+  's/const ClaimToken token = postgres::detail::random_token\(\);/const ClaimToken token{};/' \
   "$doubt" "a doubt whose event another worker applied meanwhile is a duplicate, or a mismatch"
 mutant "every aborted doubt is free" retry/loop.hpp 's/if \(!std::exchange\(doubted_, true\)\)/if (true)/' \
   "$doubt" "the first doubt of a call that turns out aborted is free, later ones count as attempts"
