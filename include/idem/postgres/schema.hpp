@@ -12,13 +12,15 @@
 namespace idem::postgres {
 
 /// The version of the tables that this library needs; `check()` compares it with what it finds.
-inline constexpr int schema_version = 1;
+inline constexpr int schema_version = 2;
 
 /// The SQL that makes, or upgrades to, this version's tables: for `create_schema()`, or for a DBA to read and
 /// run.
 ///
 /// It may be run again, and by two at once (an advisory lock makes the second one wait); it is one
-/// transaction. A worker's role needs USAGE on the schema, SELECT, INSERT and UPDATE on `keys`, and SELECT on
+/// transaction. An upgrade keeps every row, and workers may run meanwhile: it takes no lock that makes them
+/// wait longer than one pass over `keys` (version 2: for its index; to spare them even that, run that CREATE
+/// INDEX with CONCURRENTLY first). A worker's role needs USAGE on the schema, SELECT, INSERT and UPDATE on `keys`, and SELECT on
 /// `schema_info`; for leases also USAGE on the sequence `fences`, and to count starts SELECT, INSERT and
 /// UPDATE on `attempts`.
 [[nodiscard]] inline std::string schema_sql(std::string_view schema = "idem") {
@@ -52,12 +54,75 @@ CREATE TABLE IF NOT EXISTS {name}.attempts (
   started_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
   PRIMARY KEY (tenant, consumer, event_id)
 );
+-- For retention: rows that count for ever cost this index nothing.
+CREATE INDEX IF NOT EXISTS keys_window_ends ON {name}.keys (window_ends) WHERE window_ends IS NOT NULL;
 -- Fencing tokens: one sequence for all keys, so that they grow for ever.
 CREATE SEQUENCE IF NOT EXISTS {name}.fences;
 CREATE TABLE IF NOT EXISTS {name}.schema_info (
   only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
   version  integer NOT NULL
 );
+-- How often retention or an operator has removed keys: what derives ids from a key's generation reads it too.
+ALTER TABLE {name}.schema_info ADD COLUMN IF NOT EXISTS purges bigint NOT NULL DEFAULT 0;
+-- What handlers publish, written in their own transactions; relays send it on.
+CREATE TABLE IF NOT EXISTS {name}.outbox (
+  seq           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- the order of insertion; commits have another
+  id            text COLLATE "C" NOT NULL,  -- what the receiver deduplicates by
+  tenant        text COLLATE "C" NOT NULL,  -- of the event whose handler published it
+  consumer      text COLLATE "C" NOT NULL,
+  event_id      text COLLATE "C" NOT NULL,
+  topic         text NOT NULL,
+  key           text COLLATE "C" NOT NULL,  -- empty: it is in order with nothing
+  lane          text COLLATE "C" NOT NULL GENERATED ALWAYS AS (
+    length(tenant) || ':' || tenant || CASE WHEN key = '' THEN '#' || id ELSE '=' || key END) STORED,
+  payload       bytea NOT NULL,
+  headers       text[] NOT NULL DEFAULT '{{}}',  -- name, value, name, value, ...
+  enqueued_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+  due_at        timestamptz NOT NULL DEFAULT clock_timestamp(),  -- not sent before
+  attempts      integer NOT NULL DEFAULT 0,  -- that failed, and were the message's fault
+  claimed_by    uuid,                        -- the relay's claim that is sending it
+  claimed_until timestamptz,
+  last_error    text,
+  sent_at       timestamptz,
+  dead_at       timestamptz,                 -- given up; its key goes on without it
+  UNIQUE (tenant, id)
+);
+-- The rows of a lane in their order; what is being sent; what retention removes.
+CREATE INDEX IF NOT EXISTS outbox_waiting ON {name}.outbox (lane, seq) WHERE sent_at IS NULL AND dead_at IS NULL;
+CREATE INDEX IF NOT EXISTS outbox_claimed ON {name}.outbox (lane)
+  WHERE claimed_until IS NOT NULL AND sent_at IS NULL AND dead_at IS NULL;
+CREATE INDEX IF NOT EXISTS outbox_sent ON {name}.outbox (sent_at) WHERE sent_at IS NOT NULL;
+-- Events that were given up, or whose id was taken: one record for each thing that was said under an id.
+CREATE TABLE IF NOT EXISTS {name}.dead_letters (
+  id             bigint GENERATED ALWAYS AS IDENTITY UNIQUE,  -- what an operator calls it
+  tenant         text COLLATE "C" NOT NULL,
+  consumer       text COLLATE "C" NOT NULL,
+  event_id       text COLLATE "C" NOT NULL,  -- empty: the message could not be decoded
+  fingerprint    bytea NOT NULL,             -- as in keys; empty: not given
+  recorded       integer NOT NULL DEFAULT 1, -- how often
+  last_token     uuid NOT NULL,              -- of the last recording: repeated, it counts once
+  first_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+  last_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+  first_kind     text NOT NULL,
+  first_code     text NOT NULL,
+  first_message  text NOT NULL,
+  last_kind      text NOT NULL,
+  last_code      text NOT NULL,
+  last_message   text NOT NULL,
+  attempts       bigint NOT NULL,            -- handler starts in the call that recorded it last
+  delivery_count bigint NOT NULL,            -- the transport's count then; 0: unknown
+  ordering_key   text NOT NULL DEFAULT '',
+  occurred_at    timestamptz,
+  payload        bytea,                      -- only if asked for, and as the redaction left it
+  payload_kept   text NOT NULL DEFAULT 'none' CHECK (payload_kept IN ('none', 'original', 'redacted')),
+  redrives       integer NOT NULL DEFAULT 0,
+  closed_at      timestamptz,                -- NULL: open
+  closed_as      text CHECK (closed_as IN ('redriven', 'discarded')),
+  closed_reason  text,
+  PRIMARY KEY (tenant, consumer, event_id, fingerprint)
+);
+CREATE INDEX IF NOT EXISTS dead_letters_open ON {name}.dead_letters (consumer, last_at) WHERE closed_at IS NULL;
+CREATE INDEX IF NOT EXISTS dead_letters_closed ON {name}.dead_letters (closed_at) WHERE closed_at IS NOT NULL;
 INSERT INTO {name}.schema_info (version) VALUES ({version})
   ON CONFLICT (only_row) DO UPDATE SET version = excluded.version WHERE schema_info.version < excluded.version;
 COMMIT;

@@ -26,6 +26,10 @@
 
 namespace idem {
 
+namespace postgres::detail {
+class Upkeep;
+}
+
 /// Keeps keys, and the effects of handlers, in a PostgreSQL database (13 or later).
 ///
 /// Connects to nothing until it is used; holds at most `max_connections` connections, and one more where
@@ -149,6 +153,8 @@ class PostgresStore {
   }
 
  private:
+  friend postgres::detail::Upkeep;
+
   using Attempt = postgres::detail::Attempt;
   using Spelling = postgres::detail::Spelling;
   using Trouble = postgres::detail::Trouble;
