@@ -36,8 +36,9 @@ namespace idem {
 ///
 /// `Parts`, in any order, at most one of each kind: a retry policy (how often to try within the call; one
 /// attempt if left out), `Redeliver` (when the transport should bring a message back; backs off without a
-/// limit if left out), an Observer, KeepVisible, ConsumerOptions, Runtime. Observers given as variables are
-/// referred to, everything else is copied.
+/// limit if left out), an Observer, a DeadLetterSink (what is rejected or mismatched is recorded there, and
+/// acknowledged), KeepVisible, ConsumerOptions, Runtime. Observers and sinks given as variables are referred to,
+/// everything else is copied.
 ///
 /// Guarantee: an outcome says `applied` or `duplicate` only if the effect is committed; what may be found, and
 /// what follows, is a table in README.
@@ -50,17 +51,16 @@ class IdempotentConsumer : detail::Batching<Store, Handler, Parts...> {
       "idem: this type is no store: an IdempotentConsumer takes a store by reference, such as idem::PostgresStore or idem::MemoryStore<>, or any type that models idem::TransactionalStore or idem::LeaseStore");
   static_assert(
       (detail::is_part<std::remove_reference_t<Parts>> && ...),
-      "idem: this argument is no part of a consumer: a part is a retry policy, Redeliver{...}, an Observer, KeepVisible, ConsumerOptions or Runtime");
+      "idem: this argument is no part of a consumer: a part is a retry policy, Redeliver{...}, an Observer, a DeadLetterSink, KeepVisible, ConsumerOptions or Runtime");
   template <class Kind>
   static constexpr std::size_t count = detail::parts_of_kind<Kind, Parts...>;
   static_assert(
       count<detail::IsRetryPolicy> <= 1,
       "idem: a consumer takes one retry policy: join its stages with |, and wrap what is meant for the transport in Redeliver{...}");
   static_assert(count<detail::IsRedeliver> <= 1 && count<detail::IsObserver> <= 1 &&
-                    count<detail::IsOptions> <= 1 && count<detail::IsRuntime> <= 1,
+                    count<detail::IsDeadLetterSink> <= 1 && count<detail::IsOptions> <= 1 &&
+                    count<detail::IsRuntime> <= 1,
                 "idem: a consumer takes at most one part of each kind");
-  static_assert(count<detail::IsDeadLetterSink> == 0,
-                "idem: a consumer does not take a DeadLetterSink yet: act on Action::dead_letter yourself");
 
  public:
   /// `its_name` is part of every key and stored for ever: give it a version ("charge-order.v1"), and keep it,
@@ -77,6 +77,9 @@ class IdempotentConsumer : detail::Batching<Store, Handler, Parts...> {
 
   IdempotentConsumer(const IdempotentConsumer&) = delete;
   IdempotentConsumer& operator=(const IdempotentConsumer&) = delete;
+
+  /// As given to the constructor.
+  [[nodiscard]] const std::string& name() const noexcept { return this->name_; }
 
   /// Handles a message that `event_of` describes. See `process`.
   template <class Message>

@@ -26,6 +26,10 @@ concept TransactionalHandler = std::is_invocable_v<const Handler&, Transaction&,
 template <class Handler, class Transaction, class Message>
 concept BulkHandler = std::is_invocable_v<const Handler&, Transaction&, std::span<const Message* const>>;
 
+/// A handler that says its effect and does not do it: a pure function from a message to what the store runs.
+template <class Handler, class Statements, class Message>
+concept StatementHandler = std::is_invocable_r_v<Statements, const Handler&, const Message&>;
+
 /// A handler whose effect is outside of the store.
 template <class Handler, class Message>
 concept LeaseHandler = std::is_invocable_v<const Handler&, Lease&, const Message&>;
@@ -35,11 +39,14 @@ namespace detail {
 /// What a store without transactions has in the place of one: nothing that a handler could take.
 struct NoTransaction {};
 
+/// As above, for a store that takes no effect that is only said.
+struct NoStatements {};
+
 /// The form a handler has, decided in this order: a generic one is transactional, and never asked about a
 /// lease.
-enum class HandlerForm { transactional, bulk, lease, changes_itself, none };
+enum class HandlerForm { transactional, bulk, lease, statements, changes_itself, none };
 
-template <class Handler, class Transaction, class Message>
+template <class Handler, class Transaction, class Message, class Statements = NoStatements>
 [[nodiscard]] consteval HandlerForm form_of() {
   if constexpr (TransactionalHandler<Handler, Transaction, Message>)
     return HandlerForm::transactional;
@@ -51,6 +58,8 @@ template <class Handler, class Transaction, class Message>
     return HandlerForm::lease;
   else if constexpr (std::is_invocable_v<Handler&, Lease&, const Message&>)
     return HandlerForm::changes_itself;
+  else if constexpr (StatementHandler<Handler, Statements, Message>)
+    return HandlerForm::statements;
   else
     return HandlerForm::none;
 }

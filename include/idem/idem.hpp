@@ -14,9 +14,11 @@
 #include <idem/keep_visible.hpp>
 #include <idem/key.hpp>
 #include <idem/lease.hpp>
+#include <idem/memory/dead_letters.hpp>
 #include <idem/memory/store.hpp>
 #include <idem/observer.hpp>
 #include <idem/options.hpp>
+#include <idem/outbox.hpp>
 #include <idem/outcome.hpp>
 #include <idem/retry.hpp>
 #include <idem/runtime.hpp>

@@ -19,6 +19,8 @@ enum class Observed {
   fingerprint_not_compared,  ///< a duplicate whose fingerprint is missing, or of another scheme or revision
   value_not_decoded,         ///< a duplicate whose stored value this version cannot read
   keep_visible_failed,       ///< the transport's hold could not be extended; told from a thread of its own
+  dead_lettered,             ///< the record of the dead letter is committed; `failure` is its cause
+  dead_letter_failed,        ///< it could not be recorded and is brought back; `failure` says why as well
   decided                    ///< the call ends with `status` and `action`, after `elapsed`
 };
 

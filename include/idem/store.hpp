@@ -30,6 +30,9 @@ struct ClaimToken {
   friend bool operator==(const ClaimToken&, const ClaimToken&) = default;
 };
 
+/// What the transport says of a message; a hint, never trusted for more.
+enum class Delivered { first, again };
+
 /// What a consumer asks of a store: this event, on these terms.
 struct Claim {
   const Key& key;
@@ -43,6 +46,8 @@ struct Claim {
   std::optional<std::chrono::system_clock::time_point> occurred_at = {};
   /// The token of an earlier attempt whose COMMIT is in doubt; this claim is made to find out.
   std::optional<ClaimToken> doubted = {};
+  /// The transport says that it delivered the event before: a store may look for its row before it claims.
+  Delivered delivered = Delivered::first;
   /// Ends waiting early.
   std::stop_token stop = {};
 };
@@ -174,6 +179,21 @@ concept TransactionalStore = requires(S& store, const Claim& claim, Effect<typen
   { store.apply(claim, effect) } -> std::same_as<Applied>;
 };
 
+/// A store that can be told an effect instead of running it, and so claims, does and commits in one message.
+///
+/// * `apply_at_once(claim, statements)` is `apply` with an effect that runs the statements, in fewer round
+///   trips. nullopt: nothing was stored, and the store wants to be asked the usual way, where every case has its
+///   own answer.
+/// * `Failed` carries a token if, and only if, the statements were run.
+/// * `run_statements(transaction, statements)`, found beside the transaction's type, runs them in a transaction.
+template <class S>
+concept StatementStore = TransactionalStore<S> &&
+    requires(S& store, const Claim& claim, const typename S::Statements& statements,
+             typename S::Transaction& tx) {
+  { store.apply_at_once(claim, statements) } -> std::same_as<std::optional<Applied>>;
+  run_statements(tx, statements);
+};
+
 /// A store that can claim many keys at once, and commit their effects in one transaction.
 ///
 /// * `apply_batch(claims, effect)` inserts the free keys in one order that is the same for every caller,
@@ -181,6 +201,8 @@ concept TransactionalStore = requires(S& store, const Claim& claim, Effect<typen
 ///   same key.
 /// * Its waiting for others is bounded by `wait_limit` in all. A claim it could not decide is left undecided.
 /// * What the effect throws undoes the batch, but for ConfigurationError, which is let out.
+/// * A transaction that has `working_on(const Key&)` and `working_on(std::span<const Key* const>)` is told before each
+///   handler for which event it works; the latter for a bulk handler, in `apply` as well.
 template <class S>
 concept BatchStore = TransactionalStore<S> &&
     requires(S& store, std::span<const Claim> claims, BatchEffect<typename S::Transaction> effect) {

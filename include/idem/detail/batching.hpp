@@ -52,8 +52,17 @@ class Batching : protected Handling<Store, Handler, Parts...> {
       if (this->options().attempts == Attempts::by_transport && !stop.stop_requested()) {
         const auto together = those_together(entries, this->runtime_.clock());
         const std::span<const std::size_t> all{together};
-        for (std::size_t from = 0; from < all.size(); from += batch_limit)
-          run_together(all.subspan(from, std::min(batch_limit, all.size() - from)), messages, entries, stop);
+        StoppedKeys stopped;  // by what an earlier transaction has not seen acknowledged
+        for (std::size_t from = 0; from < all.size(); from += batch_limit) {
+          std::vector<std::size_t> some;
+          for (const std::size_t i : all.subspan(from, std::min(batch_limit, all.size() - from)))
+            if (!stopped.stopped(*entries[i].event)) some.push_back(i);
+          if (some.empty()) continue;
+          run_together(std::span<const std::size_t>{some}, messages, entries, stop);
+          for (const std::size_t i : some)
+            if (!entries[i].outcome || entries[i].outcome->action != Action::acknowledge)
+              stopped.stop(*entries[i].event);
+        }
       }
     }
     run_one_by_one(entries, this->runtime_.clock, [&](std::size_t i) {
@@ -101,9 +110,13 @@ class Batching : protected Handling<Store, Handler, Parts...> {
         if (std::holds_alternative<Committed>(done->items[n]))
           entry.outcome =
               this->outcome_of(way.of(Committed{}), way, entry.prior.starts, std::move(entry.prior.result));
-        else if (auto* row = std::get_if<Found>(&done->items[n]))
-          entry.outcome = this->outcome_of(way.of(std::move(*row)), way, entry.prior.starts,
-                                           std::optional<Result<Message>>{});
+        else if (auto* row = std::get_if<Found>(&done->items[n])) {
+          try {
+            entry.outcome = this->outcome_of(way.of(std::move(*row)), way, entry.prior.starts,
+                                             std::optional<Result<Message>>{});
+          } catch (const ConfigurationError&) {  // the sink's: met again one by one, where it becomes an outcome
+          }
+        }
       }
     } else if (auto* doubt = std::get_if<BatchInDoubt>(&applied)) {
       for (std::size_t n = 0; n < indices.size(); ++n)
@@ -124,6 +137,7 @@ class Batching : protected Handling<Store, Handler, Parts...> {
                                                       const std::stop_token& stop) const {
     std::vector<StoredValue> values;
     std::vector<const Message*> fresh;
+    std::vector<const Key*> fresh_keys;
     StoppedKeys stopped;
     [[maybe_unused]] std::optional<decltype(this->keep_visible(*entries[0].key, *entries[0].event))> held;
     for (std::size_t n = 0; n < indices.size(); ++n) {
@@ -143,15 +157,18 @@ class Batching : protected Handling<Store, Handler, Parts...> {
       if (!held) held.emplace(this->keep_visible(*entry.key, *entry.event));
       if constexpr (One::template form<Message> == HandlerForm::bulk) {
         fresh.push_back(&messages[indices[n]]);
+        fresh_keys.push_back(&*entry.key);
         values.emplace_back();
       } else {
         ++entry.prior.starts;
+        if constexpr (requires { tx.working_on(*entry.key); }) tx.working_on(*entry.key);
         values.push_back(this->run_handler(tx, messages[indices[n]], entry.prior.result));
       }
     }
     if constexpr (One::template form<Message> == HandlerForm::bulk) {
       for (std::size_t n = 0; n < indices.size(); ++n)
         if (std::holds_alternative<Committed>(items[n])) ++entries[indices[n]].prior.starts;
+      if constexpr (requires { tx.working_on(fresh_keys); }) tx.working_on(fresh_keys);
       std::invoke(this->handler_, tx, std::span<const Message* const>{fresh});
     }
     return values;

@@ -9,12 +9,14 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
 
 #include <fmt/core.h>
 
+#include <idem/dead_letter.hpp>
 #include <idem/error.hpp>
 #include <idem/event.hpp>
 #include <idem/observer.hpp>
@@ -86,6 +88,26 @@ class Decisions {
 
   [[nodiscard]] std::uint32_t attempts() const noexcept { return attempts_; }
 
+  /// Gives what is to be dead-lettered to the sink: acknowledged once it is recorded there, else brought back. A
+  /// key that the server refuses can be no record's either.
+  ///
+  /// Throws: ConfigurationError — the sink's.
+  template <class Sink>
+  void keep(Sink& sink, Conclusion& conclusion, std::uint32_t attempts) const {
+    if (conclusion.action != Action::dead_letter || conclusion.failure->code == code::invalid_key) return;
+    try {
+      sink.record(DeadLetter{key_, event_, *conclusion.failure, attempts});
+    } catch (const ConfigurationError&) {
+      throw;
+    } catch (const std::exception& e) {
+      return not_kept(conclusion, e.what());
+    } catch (...) {
+      return not_kept(conclusion, "the sink threw something that is no std::exception");
+    }
+    conclusion.action = Action::acknowledge;
+    tell({.what = Observed::dead_lettered, .key = key_, .event = event_, .failure = &*conclusion.failure});
+  }
+
   /// The last thing that is told of a call.
   void tell_decided(const Conclusion& conclusion) const {
     if constexpr (watched)
@@ -114,6 +136,7 @@ class Decisions {
             .wait_limit = terms_.options.wait_limit,
             .window = terms_.options.window,
             .occurred_at = event_.occurred_at,
+            .delivered = event_.delivery_count > 1 ? Delivered::again : Delivered::first,
             .stop = stop_};
   }
 
@@ -318,6 +341,14 @@ class Decisions {
   std::uint32_t attempts_ = 0;
 
  private:
+  void not_kept(Conclusion& conclusion, std::string_view why) const {
+    conclusion.failure->message += fmt::format("; its dead letter could not be recorded: {}", why);
+    const RetryDecision decision = terms_.redeliver.give_back(delivery_state({}));
+    conclusion.action = Action::redeliver;
+    conclusion.redeliver_after = sample(decision.lo, decision.hi, terms_.engine);
+    tell({.what = Observed::dead_letter_failed, .key = key_, .event = event_, .failure = &*conclusion.failure});
+  }
+
   void mismatch(const Fingerprint& stored) {
     const bool acknowledged = terms_.options.on_mismatch == Mismatch::acknowledge;
     conclude(

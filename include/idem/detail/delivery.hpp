@@ -31,6 +31,29 @@ class Delivery : public Decisions<Terms> {
   /// An earlier transaction of this call, which was undone, had claimed the key with this token.
   void remember(const ClaimToken& token) { own_tokens_.push_back(token); }
 
+  /// Tries the whole way in one message, for a handler that `says` its effect. What stands in its way, even an
+  /// exception of the handler, is left to the usual one. Throws: ConfigurationError.
+  template <class Says>
+  void try_at_once(Says says) {
+    const bool plain = !claim_.doubted && own_tokens_.empty() && !this->stop_.stop_requested();
+    if (!plain || this->terms_.options.attempts == Attempts::counted_by_store) return;
+    std::optional<typename Store::Statements> statements;
+    try {
+      statements.emplace(says());
+    } catch (...) {
+      return;
+    }
+    auto met = this->ask_store(
+        [&]() -> std::optional<Applied> { return store_.apply_at_once(claim_, *statements); });
+    claim_.delivered = Delivered::first;  // it has been looked for
+    if (!met) return;
+    const auto* failed = std::get_if<Failed>(&*met);
+    if (std::holds_alternative<Committed>(*met) || std::holds_alternative<InDoubt>(*met) ||
+        (failed != nullptr && failed->token))
+      ++this->attempts_;
+    std::visit([this](auto&& answer) { this->decide(std::move(answer)); }, *std::move(met));
+  }
+
   /// Throws: ConfigurationError.
   [[nodiscard]] Conclusion run(Effect<Transaction> effect) {
     const auto at_work = [&](Transaction& tx) -> StoredValue {
@@ -46,6 +69,7 @@ class Delivery : public Decisions<Terms> {
           break;
         }
         Applied met = this->ask_store([&]() -> Applied { return store_.apply(claim_, at_work); });
+        claim_.delivered = Delivered::first;
         std::visit([this](auto&& answer) { this->decide(std::move(answer)); }, std::move(met));
       }
     } catch (const ConfigurationError&) {  // nobody's fault

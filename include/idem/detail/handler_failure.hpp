@@ -3,12 +3,18 @@
 
 #include <exception>
 #include <string>
+#include <utility>
 
 #include <idem/error.hpp>
 #include <idem/outcome.hpp>
 #include <idem/store.hpp>
 
 namespace idem::detail {
+
+[[nodiscard]] inline Failed precondition_failed(std::string what) {
+  return {.failure = {ErrorClass::transient, std::string{code::precondition_failed}, std::move(what)},
+          .retry = Retry::by_redelivery};
+}
 
 /// Turns what a handler threw into a `Failed`, for the exceptions the core knows; a store asks this last.
 ///
@@ -25,8 +31,7 @@ namespace idem::detail {
   } catch (const PermanentError& e) {
     return {.failure = {ErrorClass::permanent, {}, e.what()}};
   } catch (const PreconditionFailed& e) {
-    return {.failure = {ErrorClass::transient, std::string{code::precondition_failed}, e.what()},
-            .retry = Retry::by_redelivery};
+    return precondition_failed(e.what());
   } catch (const std::exception& e) {
     return {.failure = {ErrorClass::transient, {}, e.what()}};
   } catch (...) {

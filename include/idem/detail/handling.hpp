@@ -70,10 +70,20 @@ class Handling {
   };
   using Transaction = typename TransactionOf<Store>::type;
 
+  template <class S>
+  struct StatementsOf {
+    using type = NoStatements;
+  };
+  template <StatementStore S>
+  struct StatementsOf<S> {
+    using type = typename S::Statements;
+  };
+
   template <class Message>
-  static constexpr Form form = form_of<Handler, Transaction, Message>();
+  static constexpr Form form = form_of<Handler, Transaction, Message, typename StatementsOf<Store>::type>();
   template <class Message>
-  static constexpr bool in_store = form<Message> == Form::transactional || form<Message> == Form::bulk;
+  static constexpr bool in_store = form<Message> == Form::transactional || form<Message> == Form::bulk ||
+                                   form<Message> == Form::statements;
   template <class Message>
   static constexpr bool fits = (in_store<Message> && TransactionalStore<Store>) ||
                                (form<Message> == Form::lease && LeaseStore<Store>);
@@ -111,6 +121,10 @@ class Handling {
     const auto work = [&](auto& with) -> StoredValue {
       [[maybe_unused]] const auto held = keep_visible(key, event);
       result.reset();
+      if constexpr (form<Message> == Form::bulk) {
+        const Key* const one[] = {&key};
+        if constexpr (requires { with.working_on(one); }) with.working_on(one);
+      }
       return run_handler(with, message, result);
     };
     auto delivery = [&] {
@@ -122,6 +136,10 @@ class Handling {
     if constexpr (in_store<Message>) {
       if (prior.in_doubt) delivery.begin_in_doubt(*std::move(prior.in_doubt));
       if (prior.token) delivery.remember(*prior.token);
+    }
+    if constexpr (form<Message> == Form::statements) {
+      [[maybe_unused]] const auto held = keep_visible(key, event);
+      delivery.try_at_once([&] { return std::invoke(handler_, message); });
     }
     Conclusion end = delivery.run(work);
     return outcome_of(std::move(end), delivery, prior.starts + delivery.attempts(), std::move(result));
@@ -136,6 +154,9 @@ class Handling {
       const Message* const one[] = {&message};
       std::invoke(handler_, with, std::span<const Message* const>{one});
       return std::nullopt;
+    } else if constexpr (form<Message> == Form::statements) {
+      run_statements(with, std::invoke(handler_, message));
+      return std::nullopt;
     } else if constexpr (std::is_same_v<R, std::monostate>) {
       std::invoke(handler_, with, message);
       return std::nullopt;
@@ -146,8 +167,8 @@ class Handling {
   }
 
   template <class R, class Way>
-  [[nodiscard]] static Outcome<R> outcome_of(Conclusion end, const Way& way, std::uint32_t attempts,
-                                             std::optional<R> result) {
+  [[nodiscard]] Outcome<R> outcome_of(Conclusion end, const Way& way, std::uint32_t attempts,
+                                      std::optional<R> result) const {
     Outcome<R> outcome{.attempts = attempts};
     if constexpr (!std::is_same_v<R, std::monostate>) {
       if (end.status == Status::applied) hand_over(std::move(result), outcome.value);
@@ -156,6 +177,8 @@ class Handling {
         outcome.replayed = outcome.value.has_value();
       }
     }
+    if constexpr (count < IsDeadLetterSink >> 0)
+      way.keep(std::get<index_of<IsDeadLetterSink, Parts...>()>(parts_), end, attempts);
     way.tell_decided(end);
     outcome.status = end.status;
     outcome.action = end.action;

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -20,7 +21,11 @@
 
 #include <idem/detail/handler_failure.hpp>
 #include <idem/detail/key_gate.hpp>
+#include <idem/detail/publishing.hpp>
 #include <idem/error.hpp>
+#include <idem/memory/dead_letters.hpp>
+#include <idem/memory/outbox.hpp>
+#include <idem/outbox.hpp>
 #include <idem/retry/detail/saturating.hpp>
 #include <idem/store.hpp>
 
@@ -52,14 +57,34 @@ class MemoryStore {
     /// The working copy; published when the handler returns.
     [[nodiscard]] State& state() noexcept { return *state_; }
 
+    /// Publishes a message if, and only if, the handler's effect is committed; returns its id.
+    ///
+    /// Throws: PermanentError — the message breaks a rule of OutboxMessage, its id is taken, or a handler of
+    /// many events gave it none.
+    friend std::string enqueue(Transaction& tx, const OutboxMessage& message) { return tx.draft_.add(message); }
+
+    /// Says for which event, or events, the handler works that is called next: not the handler's to call.
+    void working_on(const Key& key) {
+      draft_.work_on(detail::Publishing::for_event(key), store_.next_generation(key));
+    }
+    void working_on(std::span<const Key* const> keys) {
+      draft_.work_on(detail::Publishing::for_events(keys), 0);
+    }
+
    private:
     friend MemoryStore;
-    explicit Transaction(const State& committed) : state_{std::make_shared<State>(committed)} {}
+    /// Only the holder of the turn writes what is committed.
+    explicit Transaction(const MemoryStore& store)
+        : store_{store}, state_{std::make_shared<State>(*store.committed_)}, draft_{store.outbox_} {}
+    const MemoryStore& store_;
     std::shared_ptr<State> state_;
+    detail::MemoryOutbox::Draft draft_;
   };
 
   explicit MemoryStore(State initial = {}, Clock clock = std::chrono::system_clock::now)
-      : clock_{std::move(clock)}, committed_{std::make_shared<State>(std::move(initial))} {}
+      : clock_{std::move(clock)},
+        committed_{std::make_shared<State>(std::move(initial))},
+        dead_letters_{clock_} {}
   MemoryStore(const MemoryStore&) = delete;
   MemoryStore& operator=(const MemoryStore&) = delete;
 
@@ -68,6 +93,24 @@ class MemoryStore {
     const std::lock_guard lock{mutex_};
     return *committed_;
   }
+
+  /// A copy of what is published, in the order of the commits.
+  [[nodiscard]] std::vector<OutboxMessage> outbox() const {
+    const std::lock_guard lock{mutex_};
+    return outbox_.messages();
+  }
+
+  /// What is published, as a relay would take it: it is no longer there afterwards.
+  [[nodiscard]] std::vector<OutboxMessage> take_outbox() {
+    const std::lock_guard lock{mutex_};
+    return outbox_.take();
+  }
+
+  /// See DeadLetterSink: a consumer may take the store as its sink as well.
+  void record(const DeadLetter& letter) { dead_letters_.record(letter); }
+
+  /// A copy of the dead letters, oldest first.
+  [[nodiscard]] std::vector<DeadLetterRecord> dead_letters() const { return dead_letters_.records(); }
 
   /// How many keys there are, leased ones included.
   [[nodiscard]] std::size_t size() const {
@@ -108,14 +151,14 @@ class MemoryStore {
     const auto ours = [](const BatchItem& item) { return std::holds_alternative<Committed>(item); };
     if (std::none_of(batch.items.begin(), batch.items.end(), ours)) return batch;
     const StateTurn turn{*this};
-    Transaction tx{*committed_};
+    Transaction tx{*this};
     try {
       std::vector<StoredValue> values = effect(tx, batch.items);
       const std::lock_guard lock{mutex_};
       auto value = values.begin();
       for (std::size_t i = 0; i < claims.size(); ++i)
         if (ours(batch.items[i])) insert(claims[i], std::move(*value++));
-      committed_ = std::move(tx.state_);
+      publish(tx);
       return batch;
     } catch (const ConfigurationError&) {
       throw;
@@ -132,7 +175,8 @@ class MemoryStore {
     rows_.insert_or_assign(claim.key, Row{.found = {grant.claim, claim.fingerprint, {}},
                                           .committed = false,
                                           .ends = lease ? after(*lease) : std::nullopt,
-                                          .fence = grant.fence});
+                                          .fence = grant.fence,
+                                          .generation = generation_after(claim.key)});
     return grant;
   }
   [[nodiscard]] Held extend(const Claim& claim, const Grant& grant, Duration length) {
@@ -178,6 +222,7 @@ class MemoryStore {
     bool committed = true;
     std::optional<Time> ends = {};  ///< the window's end, or the lease's; nullopt: never
     std::uint64_t fence = 0;
+    std::uint64_t generation = 1;  ///< how often the key was taken, ended windows included
   };
 
   struct Starts {
@@ -223,12 +268,13 @@ class MemoryStore {
 
   [[nodiscard]] Applied run(const Claim& claim, Effect<Transaction>& effect) {
     const StateTurn turn{*this};
-    Transaction tx{*committed_};  // only the holder of the turn writes committed_
+    Transaction tx{*this};
     try {
+      tx.working_on(claim.key);
       StoredValue value = effect(tx);
       const std::lock_guard lock{mutex_};
       insert(claim, std::move(value));
-      committed_ = std::move(tx.state_);
+      publish(tx);
       return Committed{};
     } catch (...) {
       return detail::handler_failure();
@@ -238,8 +284,26 @@ class MemoryStore {
   /// Under the lock.
   void insert(const Claim& claim, StoredValue value) {
     rows_.insert_or_assign(claim.key, Row{.found = {next_token(), claim.fingerprint, std::move(value)},
-                                          .ends = claim.window ? after(*claim.window) : std::nullopt});
+                                          .ends = claim.window ? after(*claim.window) : std::nullopt,
+                                          .generation = generation_after(claim.key)});
     starts_.erase(claim.key);
+  }
+
+  /// Under the lock.
+  void publish(Transaction& tx) {
+    outbox_.commit(std::move(tx.draft_));
+    committed_ = std::move(tx.state_);
+  }
+
+  /// The generation of the row that takes this key next; under the lock.
+  [[nodiscard]] std::uint64_t generation_after(const Key& key) const {
+    const auto row = rows_.find(key);
+    if (row == rows_.end()) return 1;
+    return row->second.generation + (row->second.committed ? 1 : 0);
+  }
+  [[nodiscard]] std::uint64_t next_generation(const Key& key) const {
+    const std::lock_guard lock{mutex_};
+    return generation_after(key);
   }
 
   template <class Change>
@@ -293,6 +357,8 @@ class MemoryStore {
   std::unordered_map<Key, Row> rows_;
   std::unordered_map<Key, Starts> starts_;
   std::shared_ptr<const State> committed_;
+  detail::MemoryOutbox outbox_;
+  MemoryDeadLetters dead_letters_;
   std::uint64_t tokens_ = 0;
   std::uint64_t fences_ = 0;
 };

@@ -23,11 +23,30 @@ enum class Claimed {
   mismatch    ///< the event id was used by a message that says something else
 };
 
+namespace detail {
+
+/// The key as `enqueue` reads it in the same transaction: the parts in hexadecimal, between full stops.
+[[nodiscard]] inline std::string claim_text(const Key& key) {
+  std::string text;
+  for (const std::string* part : {&key.tenant(), &key.consumer(), &key.event_id()}) {
+    append_hex(text, std::as_bytes(std::span{part->data(), part->size()}));
+    text += '.';
+  }
+  return text;
+}
+
+/// Leaves `claim_text` in the transaction, with no message enqueued yet: it goes with a savepoint that is
+/// rolled back.
+inline constexpr std::string_view leave_claim =
+    "set_config('idem.claim', $6, true), set_config('idem.position', '0', true)";
+
+}  // namespace detail
+
 /// Claims an event within a transaction of the caller's own: for a service that keeps its transactions.
 ///
 /// Waits for another transaction that holds the key (bounded by the session's lock_timeout). The transaction
 /// stays usable after every answer; committing it, and looking whether that COMMIT took effect, is the
-/// caller's. `schema` is where `create_schema()` made the tables.
+/// caller's. After `fresh`, `enqueue` publishes for this event, until the transaction claims another. `schema` is where `create_schema()` made the tables.
 ///
 /// Throws: the driver's errors (40001 for a lost race at a stricter isolation level); TransientError — a
 /// consumer of that name holds a lease on the event; ConfigurationError — a row that row security hides holds
@@ -42,18 +61,19 @@ enum class Claimed {
   const std::string insert = fmt::format(
       "INSERT INTO {} (tenant, consumer, event_id, claim_token, fingerprint) "
       "VALUES (convert_from($1, 'UTF8'), convert_from($2, 'UTF8'), convert_from($3, 'UTF8'), $4, $5) "
-      "ON CONFLICT (tenant, consumer, event_id) DO NOTHING",
-      keys);
+      "ON CONFLICT (tenant, consumer, event_id) DO NOTHING RETURNING {}",
+      keys, detail::leave_claim);
   const std::string where =
       "tenant = convert_from($1, 'UTF8') AND consumer = convert_from($2, 'UTF8') AND event_id = convert_from($3, 'UTF8')";
   const std::string find =
-      fmt::format("SELECT encode(fingerprint, 'hex'), {}, committed_at IS NULL FROM {} WHERE {}",
+      fmt::format("SELECT encode(fingerprint, 'hex'), {}, committed_at IS NULL, set_config('idem.claim', '', true) "
+                  "FROM {} WHERE {}",
                   detail::is_free, keys, where);
   const std::string take_over = fmt::format(
       "UPDATE {} SET claim_token = $4, fingerprint = $5, value = NULL, committed_at = clock_timestamp(), "
       "window_ends = NULL, generation = generation + (committed_at IS NOT NULL)::int, leased_until = NULL "
-      "WHERE {} AND {}",
-      keys, where, detail::is_free);
+      "WHERE {} AND {} RETURNING {}",
+      keys, where, detail::is_free, detail::leave_claim);
   std::optional<std::vector<std::byte>> stored_form;
   if (fingerprint.given()) stored_form = fingerprint.to_bytes();
 
@@ -61,7 +81,7 @@ enum class Claimed {
        ++round) {  // a row may go between two statements, but not for ever
     const auto run = [&](const std::string& sql) {
       return exec(tx, sql, bytes(key.tenant()), bytes(key.consumer()), bytes(key.event_id()),
-                  detail::hex_of(detail::random_token()), stored_form);
+                  detail::hex_of(detail::random_token()), stored_form, detail::claim_text(key));
     };
     if (run(insert).affected_rows() == 1) return Claimed::fresh;
     const auto rows = exec(tx, find, bytes(key.tenant()), bytes(key.consumer()), bytes(key.event_id()));

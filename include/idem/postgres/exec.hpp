@@ -81,18 +81,20 @@ pqxx::result exec(pqxx::transaction_base& tx, std::string_view sql, const Args&.
   return detail::exec_with(tx, std::string{sql}, detail::text_parameters(args...));
 }
 
-/// As above; also remembers an error, so that one the handler swallows can be named later.
+/// As above, in a handler: a text that the connection has met before is prepared (the first 64 of up to 8 KiB; keep
+/// texts constant), and an error that the handler swallows can be named later.
 template <class... Args>
 pqxx::result exec(Transaction& tx, std::string_view sql, const Args&... args) {
-  try {
-    pqxx::result rows = exec(static_cast<pqxx::transaction_base&>(tx), sql, args...);
-    tx.note_success();
-    return rows;
-  } catch (const std::exception&) {
-    if (const auto error = detail::current_driver_error()) tx.note_error(error->sqlstate);
-    throw;
-  }
+  return tx.run(std::string{sql}, detail::text_parameters(args...));
 }
+
+namespace detail {
+
+[[nodiscard]] inline std::string rows_differ(std::size_t affected, std::size_t expected) {
+  return fmt::format("{} row(s) affected where {} were expected", affected, expected);
+}
+
+}  // namespace detail
 
 /// Demands that the statement affected exactly so many rows.
 ///
@@ -100,7 +102,7 @@ pqxx::result exec(Transaction& tx, std::string_view sql, const Args&... args) {
 inline void require_rows(std::size_t expected, const pqxx::result& result) {
   const auto affected = static_cast<std::size_t>(result.affected_rows());
   if (affected == expected) return;
-  throw PreconditionFailed{fmt::format("{} row(s) affected where {} were expected", affected, expected)};
+  throw PreconditionFailed{detail::rows_differ(affected, expected)};
 }
 
 }  // namespace idem::postgres

@@ -20,9 +20,7 @@ inline constexpr int schema_version = 2;
 /// It may be run again, and by two at once (an advisory lock makes the second one wait); it is one
 /// transaction. An upgrade keeps every row, and workers may run meanwhile: it takes no lock that makes them
 /// wait longer than one pass over `keys` (version 2: for its index; to spare them even that, run that CREATE
-/// INDEX with CONCURRENTLY first). A worker's role needs USAGE on the schema, SELECT, INSERT and UPDATE on `keys`, and SELECT on
-/// `schema_info`; for leases also USAGE on the sequence `fences`, and to count starts SELECT, INSERT and
-/// UPDATE on `attempts`.
+/// INDEX with CONCURRENTLY first). The rights that workers, relays and janitors need on them: see `roles_sql()`.
 [[nodiscard]] inline std::string schema_sql(std::string_view schema = "idem") {
   return fmt::format(R"(BEGIN ISOLATION LEVEL READ COMMITTED;
 SELECT pg_advisory_xact_lock(hashtextextended({name_literal}, 1768186221));
@@ -56,6 +54,8 @@ CREATE TABLE IF NOT EXISTS {name}.attempts (
 );
 -- For retention: rows that count for ever cost this index nothing.
 CREATE INDEX IF NOT EXISTS keys_window_ends ON {name}.keys (window_ends) WHERE window_ends IS NOT NULL;
+-- For numbers: leases only. Not by their end, so that a heartbeat changes no indexed column.
+CREATE INDEX IF NOT EXISTS keys_leased ON {name}.keys (consumer) WHERE committed_at IS NULL;
 -- Fencing tokens: one sequence for all keys, so that they grow for ever.
 CREATE SEQUENCE IF NOT EXISTS {name}.fences;
 CREATE TABLE IF NOT EXISTS {name}.schema_info (
@@ -64,6 +64,9 @@ CREATE TABLE IF NOT EXISTS {name}.schema_info (
 );
 -- How often retention or an operator has removed keys: what derives ids from a key's generation reads it too.
 ALTER TABLE {name}.schema_info ADD COLUMN IF NOT EXISTS purges bigint NOT NULL DEFAULT 0;
+-- When retention last went through everything, and how many rows it removed then.
+ALTER TABLE {name}.schema_info ADD COLUMN IF NOT EXISTS purged_at timestamptz;
+ALTER TABLE {name}.schema_info ADD COLUMN IF NOT EXISTS purged_rows bigint;
 -- What handlers publish, written in their own transactions; relays send it on.
 CREATE TABLE IF NOT EXISTS {name}.outbox (
   seq           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- the order of insertion; commits have another
@@ -92,6 +95,7 @@ CREATE INDEX IF NOT EXISTS outbox_waiting ON {name}.outbox (lane, seq) WHERE sen
 CREATE INDEX IF NOT EXISTS outbox_claimed ON {name}.outbox (lane)
   WHERE claimed_until IS NOT NULL AND sent_at IS NULL AND dead_at IS NULL;
 CREATE INDEX IF NOT EXISTS outbox_sent ON {name}.outbox (sent_at) WHERE sent_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS outbox_dead ON {name}.outbox (dead_at) WHERE dead_at IS NOT NULL;
 -- Events that were given up, or whose id was taken: one record for each thing that was said under an id.
 CREATE TABLE IF NOT EXISTS {name}.dead_letters (
   id             bigint GENERATED ALWAYS AS IDENTITY UNIQUE,  -- what an operator calls it
@@ -116,6 +120,8 @@ CREATE TABLE IF NOT EXISTS {name}.dead_letters (
   payload        bytea,                      -- only if asked for, and as the redaction left it
   payload_kept   text NOT NULL DEFAULT 'none' CHECK (payload_kept IN ('none', 'original', 'redacted')),
   redrives       integer NOT NULL DEFAULT 0,
+  reopened       integer NOT NULL DEFAULT 0, -- how often it was closed and died again
+  verb_token     uuid,                       -- of the last redrive or discard: repeated, it counts once
   closed_at      timestamptz,                -- NULL: open
   closed_as      text CHECK (closed_as IN ('redriven', 'discarded')),
   closed_reason  text,

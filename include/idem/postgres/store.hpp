@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -13,6 +14,7 @@
 
 #include <idem/detail/key_gate.hpp>
 #include <idem/error.hpp>
+#include <idem/postgres/detail/at_once.hpp>
 #include <idem/postgres/detail/attempt.hpp>
 #include <idem/postgres/detail/batch_attempt.hpp>
 #include <idem/postgres/detail/counter.hpp>
@@ -21,6 +23,7 @@
 #include <idem/postgres/detail/statements.hpp>
 #include <idem/postgres/options.hpp>
 #include <idem/postgres/schema.hpp>
+#include <idem/postgres/statement.hpp>
 #include <idem/retry/detail/saturating.hpp>
 #include <idem/store.hpp>
 
@@ -42,6 +45,7 @@ class Upkeep;
 class PostgresStore {
  public:
   using Transaction = postgres::Transaction;
+  using Statements = postgres::Statements;
 
   /// `connection_string` as libpq reads it; what it leaves out comes from the environment (PGHOST, …).
   explicit PostgresStore(std::string connection_string, PostgresOptions options = {})
@@ -85,6 +89,7 @@ class PostgresStore {
 
   /// See TransactionalStore.
   [[nodiscard]] Applied apply(const Claim& claim, Effect<Transaction> effect) {
+    if (auto found = look_first(claim)) return *std::move(found);
     const auto now = std::chrono::steady_clock::now();
     const bool waits = claim.on_concurrent == Concurrent::wait;
     const auto deadline = idem::detail::saturating_add(now, claim.wait_limit);
@@ -106,6 +111,31 @@ class PostgresStore {
     }
   }
 
+  /// See StatementStore. The usual way is taken for keys with a window, behind a transaction pooler, and where
+  /// another delivery is at work for more than a moment.
+  [[nodiscard]] std::optional<Applied> apply_at_once(const Claim& claim, const Statements& effect) {
+    using postgres::detail::AtOnce;
+    if (claim.window || spelling_.load(std::memory_order_relaxed) == Spelling::in_full) return std::nullopt;
+    if (auto found = look_first(claim)) return found;
+    const auto now = std::chrono::steady_clock::now();
+    const auto wait =
+        claim.on_concurrent == Concurrent::wait ? std::min(claim.wait_limit, at_once_wait) : Duration{0};
+    const auto deadline = idem::detail::saturating_add(now, wait);
+    const auto pass = gate_.enter(claim.key, deadline, claim.stop);
+    if (!pass) return std::nullopt;
+    auto loan = pool_.take(deadline, claim.stop);
+    if (!loan) return std::nullopt;
+    try {
+      if (!loan->from_pool()) loan->open(connector_);
+    } catch (const postgres::detail::Unreachable&) {
+      return std::nullopt;
+    }
+    auto met = at_once_.run(claim, effect, wait, *loan);
+    if (auto* answer = std::get_if<Applied>(&met)) return std::move(*answer);
+    if (std::get<AtOnce::UsualWay>(met).unprepared()) spelling_ = Spelling::in_full;
+    return std::nullopt;
+  }
+
   /// See BatchStore. With `tenant_setting`, only events of one tenant share a transaction.
   [[nodiscard]] BatchApplied apply_batch(std::span<const Claim> claims, BatchEffect<Transaction> effect) {
     return postgres::detail::BatchAttempt{statements_, options_, connector_, pool_,
@@ -116,7 +146,8 @@ class PostgresStore {
   /// See LeaseStore. Each verb is a message of its own; a key that is new is acquired with one.
   [[nodiscard]] Acquired acquire(const Claim& claim, std::optional<Duration> lease) {
     const ClaimToken token = claim.doubted ? *claim.doubted : postgres::detail::random_token();
-    bool new_key = true;
+    bool new_key =
+        claim.delivered == Delivered::first;  // else a row is likely, and answered by the first message
     for (int round = 0; round < 2 * postgres::detail::patience; ++round, new_key = !new_key) {
       const auto answer =
           messenger_.ask(new_key ? statements_.acquire(claim, token, lease, claim.wait_limit)
@@ -162,6 +193,7 @@ class PostgresStore {
   /// What has kept one call from an answer so far.
   struct Troubles {
     bool pooled_one_was_dead = false;
+    bool planned_anew = false;
     int lost_races = 0;
     int vanished_rows = 0;
     bool take_over = false;  ///< the row was found free
@@ -172,7 +204,39 @@ class PostgresStore {
         statements_{options_},
         pool_{options_.max_connections},
         messenger_{pool_, connector_, options_},
-        counter_{statements_, connector_, options_} {}
+        counter_{statements_, connector_, options_},
+        at_once_{statements_, options_} {}
+
+  /// How long a message that does everything waits for another holder of its key: it is told from the effect's
+  /// own waits only by taking the usual way.
+  static constexpr Duration at_once_wait = std::chrono::milliseconds{100};
+
+  /// A committed row, or another's lease, that a plain look finds; whatever else there is, the claim finds out.
+  [[nodiscard]] std::optional<Applied> look_first(const Claim& claim) {
+    if (claim.delivered == Delivered::first || claim.doubted) return std::nullopt;
+    auto loan = pool_.take(idem::detail::saturating_add(std::chrono::steady_clock::now(), claim.wait_limit),
+                           claim.stop);
+    if (!loan) return std::nullopt;
+    const auto spelling = spelling_.load(std::memory_order_relaxed);
+    std::optional<Applied> answer;
+    try {
+      if (!loan->from_pool()) loan->open(connector_);
+      pqxx::nontransaction tx{*(*loan)->connection};
+      if (spelling == Spelling::prepared && !std::exchange((*loan)->prepared, true))
+        tx.exec(statements_.prepare());
+      answer = postgres::detail::answer_of(tx.exec(statements_.look(claim.key, spelling)));
+    } catch (const postgres::detail::Unreachable&) {
+      return std::nullopt;
+    } catch (const ConfigurationError&) {
+      throw;
+    } catch (const std::exception&) {  // the claim meets it again, and says what it means
+      const auto error = postgres::detail::current_driver_error();
+      if (!error) throw;
+      return std::nullopt;
+    }
+    loan->give_back();
+    return answer;
+  }
 
   /// nullopt: try again.
   [[nodiscard]] std::optional<Applied> attempt(const Claim& claim, Effect<Transaction>& effect,
@@ -196,10 +260,16 @@ class PostgresStore {
         answer = BeyondWindow{};
       } else {
         answer = one.run(token, [&](Transaction& tx) {
+          tx.working_on(claim.key);
           return statements_.commit(one.xid(), claim.key, effect(tx), one.spelling());
         });
-        if (auto* failed = std::get_if<Failed>(&*answer)) failed->token = token;
         if (one.unprepared()) spelling_ = Spelling::in_full;
+        if (auto* failed = std::get_if<Failed>(&*answer)) {
+          failed->token = token;
+          const bool ended_by_handler = failed->failure.code == code::transaction_ended_by_handler;
+          if (one.stale_plan() && !ended_by_handler && !std::exchange(troubles.planned_anew, true))
+            return std::nullopt;  // and the session, which knows the plan, is closed
+        }
       }
       clean = one.clean();
     }
@@ -208,7 +278,7 @@ class PostgresStore {
   }
 
   [[nodiscard]] std::optional<postgres::detail::Row> find(Attempt& one, const Key& key) const {
-    const pqxx::result rows = one.ask_and_leave(statements_.find(key));
+    const pqxx::result rows = one.ask_and_leave(statements_.find(key, one.spelling()));
     if (rows.empty()) return std::nullopt;
     return postgres::detail::row_of(rows[0]);
   }
@@ -317,10 +387,12 @@ class PostgresStore {
   postgres::detail::Pool pool_;
   postgres::detail::Messenger messenger_;
   postgres::detail::Counter counter_;
+  postgres::detail::AtOnce at_once_;
   idem::detail::KeyGate gate_;
   std::atomic<Spelling> spelling_{Spelling::prepared};
 };
 
-static_assert(BatchStore<PostgresStore> && LeaseStore<PostgresStore> && CountingStore<PostgresStore>);
+static_assert(StatementStore<PostgresStore> && BatchStore<PostgresStore> && LeaseStore<PostgresStore> &&
+              CountingStore<PostgresStore>);
 
 }  // namespace idem

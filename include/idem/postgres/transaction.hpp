@@ -1,17 +1,26 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include <idem/detail/publishing.hpp>
+#include <idem/key.hpp>
+#include <idem/outbox.hpp>
 #include <idem/postgres/detail/pqxx.hpp>
+#include <idem/postgres/detail/session.hpp>
 
 namespace idem::postgres {
 
 namespace detail {
 class Attempt;
 }
+
+class Transaction;
+inline std::string enqueue(Transaction& tx, const OutboxMessage& message);
 
 /// The transaction a handler works in: its effect is committed together with the event's key, or not at all.
 ///
@@ -30,20 +39,44 @@ class Transaction final : public detail::DriverTransaction {
   void commit() = delete;
   void abort() = delete;
 
-  /// Remembers the state of the error that made this transaction fail, for what a later 25P02 hides. `exec`
-  /// calls it, and `note_success` after a statement that went well: then it has not failed, or no more.
-  void note_error(std::string_view sqlstate) {
-    if (first_error_.empty()) first_error_ = sqlstate;
+  /// What `exec` does with a statement: one that this session met before is prepared, and the state of the error
+  /// that made the transaction fail is kept, for what a later 25P02 hides.
+  pqxx::result run(const std::string& sql, const std::vector<detail::TextParameter>& parameters) {
+    const std::string* prepared = nullptr;
+    try {
+      if (session_ != nullptr) prepared = session_->texts.when_met_again(*session_->connection, sql);
+      pqxx::result rows = prepared != nullptr ? detail::exec_prepared(*this, *prepared, parameters)
+                                              : detail::exec_with(*this, sql, parameters);
+      first_error_.clear();  // it has not failed, or no more
+      return rows;
+    } catch (const std::exception&) {
+      if (const auto error = detail::current_driver_error()) {
+        if (first_error_.empty()) first_error_ = error->sqlstate;
+        stale_plan_ = prepared != nullptr && (error->sqlstate == "26000" || error->sqlstate == "0A000");
+      }
+      throw;
+    }
   }
-  void note_success() noexcept { first_error_.clear(); }
+
+  /// Says for which event, or events, the handler works that is called next: not the handler's to call.
+  void working_on(const Key& key) { publishing_ = idem::detail::Publishing::for_event(key); }
+  void working_on(std::span<const Key* const> keys) {
+    publishing_ = idem::detail::Publishing::for_events(keys);
+  }
 
  private:
   friend detail::Attempt;
+  friend std::string enqueue(Transaction& tx, const OutboxMessage& message);
 
   enum class Stage { opening, handler_at_work, committing, over };
 
   explicit Transaction(pqxx::connection& connection)
       : detail::DriverName{"idem::postgres::Transaction"}, detail::DriverTransaction{connection} {}
+
+  /// For which event a message is stored now.
+  [[nodiscard]] idem::detail::Publishing publishing() const {
+    return stage_ == Stage::handler_at_work ? publishing_ : idem::detail::Publishing{};
+  }
 
   void on_commit() override {
     if (stage_ != Stage::committing) {
@@ -74,6 +107,10 @@ class Transaction final : public detail::DriverTransaction {
   bool commit_sent_ = false;
   std::string commit_message_;
   std::string first_error_;
+  detail::Session* session_ = nullptr;  ///< where statements may be prepared
+  bool stale_plan_ = false;             ///< a prepared one was dropped, or its table was changed
+  std::string schema_;
+  idem::detail::Publishing publishing_;
 };
 
 }  // namespace idem::postgres

@@ -43,7 +43,7 @@ TEST_CASE("bytes are spelled in hexadecimal, and read back") {
   CHECK(bytes_of_hex("\\x").empty());
   std::string sql;
   append_bytea(sql, std::as_bytes(std::span{"a\\", 2}));
-  CHECK(sql == "decode('615c','hex')");
+  CHECK(sql == "E'\\\\x615c'::bytea");
 }
 
 TEST_CASE("what is no hexadecimal text is refused") {

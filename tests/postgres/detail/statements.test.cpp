@@ -68,7 +68,7 @@ TEST_CASE("the guard comes before COMMIT, in one message with it") {
 
 TEST_CASE("the look-up leaves the transaction first, and sets the tenant again") {
   const Statements statements{{.tenant_setting = "app.tenant"}};
-  const std::string sql = statements.find(key);
+  const std::string sql = statements.find(key, Spelling::in_full);
   CHECK(sql.substr(0, 10) == "ROLLBACK; ");
   CHECK(sql.find("app") < sql.find("SELECT claim_token"));
   CHECK(sql.find("'t'''") < sql.find("SELECT claim_token"));
@@ -83,13 +83,17 @@ TEST_CASE("a prepared statement's name tells its text, and fits PostgreSQL's lim
   CHECK(name(a).size() < 64);
 }
 
-TEST_CASE("our own text has no backslash") {
+TEST_CASE("our own text has no backslash whose meaning a setting could change") {
+  const auto always_escapes = [](std::string sql) {  // only E'\\x...' is left out
+    for (std::size_t at = 0; (at = sql.find("E'\\\\x", at)) != std::string::npos;) sql.erase(at, 5);
+    return sql;
+  };
   const Statements statements{{}};
   const Key plain{"t", "c", "e"};
   for (const auto spelling : {Spelling::prepared, Spelling::in_full})
     for (const auto& sql : {claim_of(statements, plain, 1s, spelling),
                             statements.commit("42", plain, StoredValue{std::string{"\\\0'", 3}}, spelling),
-                            statements.find(plain), statements.roll_back("42", spelling),
+                            statements.find(plain, spelling), statements.roll_back("42", spelling),
                             Statements::roll_back_failed("42"), statements.prepare()})
-      CHECK_FALSE(has(sql, "\\"));
+      CHECK_FALSE(has(always_escapes(sql), "\\"));
 }

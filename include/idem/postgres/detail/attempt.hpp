@@ -48,6 +48,15 @@ struct Row {
   return row;
 }
 
+/// What a row that holds a key answers to a claim of it; nullopt: there is none, or it is free again.
+[[nodiscard]] inline std::optional<Applied> answer_of(const pqxx::result& rows) {
+  if (rows.empty()) return std::nullopt;
+  auto row = row_of(rows[0]);
+  if (!row || row->free) return std::nullopt;
+  if (row->lease) return *row->lease;
+  return std::move(row->found);
+}
+
 /// One transaction on one session: opened with a claim, worked in, verified and committed.
 ///
 /// `clean()` tells afterwards whether the server confirmed that no transaction is open; only then may the
@@ -59,7 +68,10 @@ class Attempt {
         statements_{statements},
         options_{options},
         spelling_{spelling},
-        tx_{*session.connection} {}
+        tx_{*session.connection} {
+    tx_.schema_ = options.schema;
+    if (spelling == Spelling::prepared) tx_.session_ = &session;
+  }
 
   [[nodiscard]] Spelling spelling() const noexcept { return spelling_; }
 
@@ -125,6 +137,8 @@ class Attempt {
 
   /// Whether the handler dropped our prepared statements: the next attempt spells them in full.
   [[nodiscard]] bool unprepared() const noexcept { return unprepared_; }
+  /// Whether a prepared statement of the handler was no longer to be used: not the handler's fault.
+  [[nodiscard]] bool stale_plan() const noexcept { return tx_.stale_plan_; }
   [[nodiscard]] bool clean() const noexcept { return clean_; }
   /// After Trouble::failed.
   [[nodiscard]] const Failed& failure() const noexcept { return failure_; }

@@ -61,7 +61,7 @@ namespace idem::postgres::detail {
     way_out = "run create_schema(), or have a DBA run the SQL that schema_sql() prints";
   if (state == "42501")
     way_out =
-        "grant the worker's role USAGE on the schema and SELECT, INSERT, UPDATE on its tables, or mend the row security policy";
+        "grant this process's role what the SQL of idem::postgres::roles_sql() gives (USAGE on the schema and on the sequence fences included), or mend the row security policy";
   if (state == "25006")
     way_out = "default_transaction_read_only is on for this role or database: a worker writes";
   return fmt::format("the schema \"{}\" cannot be used (SQLSTATE {}): {}; {}", idem::detail::escaped(schema),

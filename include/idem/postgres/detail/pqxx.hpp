@@ -78,6 +78,27 @@ struct DriverError {
   }
 }
 
+#if PQXX_VERSION_MAJOR < 7
+
+/// Parameters as the driver takes them; they refer to the strings.
+[[nodiscard]] inline std::vector<const char*> texts_of(const std::vector<TextParameter>& parameters) {
+  std::vector<const char*> texts;
+  texts.reserve(parameters.size());
+  for (const auto& parameter : parameters) texts.push_back(parameter ? parameter->c_str() : nullptr);
+  return texts;
+}
+
+#else
+
+[[nodiscard]] inline pqxx::params texts_of(const std::vector<TextParameter>& parameters) {
+  pqxx::params texts;
+  texts.reserve(parameters.size());
+  for (const auto& parameter : parameters) texts.append(parameter);
+  return texts;
+}
+
+#endif
+
 /// Runs `sql` with parameters in text form.
 ///
 /// On libpqxx 6 a subtransaction sends its SAVEPOINT only with the first statement without parameters;
@@ -88,19 +109,33 @@ inline pqxx::result exec_with(pqxx::transaction_base& tx, const std::string& sql
 #include <pqxx/internal/ignore-deprecated-pre.hxx>
   if (dynamic_cast<pqxx::subtransaction*>(&tx) != nullptr) static_cast<void>(tx.prepared(std::string{}));
 #include <pqxx/internal/ignore-deprecated-post.hxx>
-  std::vector<const char*> texts;
-  texts.reserve(parameters.size());
-  for (const auto& parameter : parameters) texts.push_back(parameter ? parameter->c_str() : nullptr);
+  const auto texts = texts_of(parameters);
   return tx.exec_params(sql, pqxx::prepare::make_dynamic_params(texts));
+#elif PQXX_VERSION_MAJOR > 7 || PQXX_VERSION_MINOR >= 10
+  return tx.exec(sql, texts_of(parameters));
 #else
-  pqxx::params texts;
-  texts.reserve(parameters.size());
-  for (const auto& parameter : parameters) texts.append(parameter);
-#if PQXX_VERSION_MAJOR > 7 || PQXX_VERSION_MINOR >= 10
-  return tx.exec(sql, texts);
-#else
-  return tx.exec_params(sql, texts);
+  return tx.exec_params(sql, texts_of(parameters));
 #endif
+}
+
+/// As above, for a statement that the session knows by `name`.
+inline pqxx::result exec_prepared(pqxx::transaction_base& tx, const std::string& name,
+                                  const std::vector<TextParameter>& parameters) {
+#if PQXX_VERSION_MAJOR < 7
+  const auto texts = texts_of(parameters);
+  return tx.exec_prepared(name, pqxx::prepare::make_dynamic_params(texts));
+#elif PQXX_VERSION_MAJOR > 7 || PQXX_VERSION_MINOR >= 10
+  return tx.exec(pqxx::prepped{name}, texts_of(parameters));
+#else
+  return tx.exec_prepared(name, texts_of(parameters));
+#endif
+}
+
+/// Prepares one statement; the server refuses a text that holds several.
+inline void prepare_one(pqxx::connection& connection, const std::string& name, const std::string& sql) {
+  connection.prepare(name, sql);
+#if PQXX_VERSION_MAJOR < 7
+  connection.prepare_now(name);  // 6 would wait for its own call of it
 #endif
 }
 

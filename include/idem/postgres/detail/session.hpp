@@ -13,6 +13,7 @@
 #include <idem/error.hpp>
 #include <idem/postgres/detail/connect_probe.hpp>
 #include <idem/postgres/detail/pqxx.hpp>
+#include <idem/postgres/detail/prepared_texts.hpp>
 
 namespace idem::postgres::detail {
 
@@ -22,6 +23,8 @@ struct Session {
   std::string lock_timeout;           ///< the session's own, put back after the claim
   bool read_only_by_default = false;  ///< default_transaction_read_only
   bool prepared = false;              ///< our statements are known to it
+  bool at_once = false;               ///< and those of AtOnce
+  PreparedTexts texts = {};           ///< the callers' own
 };
 
 /// The server could not be reached; it may be back soon.

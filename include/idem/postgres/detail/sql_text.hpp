@@ -54,11 +54,12 @@ inline void append_hex(std::string& text, std::span<const std::byte> bytes) {
   }
 }
 
-/// Appends a bytea value, without a backslash for standard_conforming_strings to change.
+/// Appends a bytea value, which means the same whatever standard_conforming_strings says; a constant, where a
+/// call of decode() costs the server some microseconds each time.
 inline void append_bytea(std::string& sql, std::span<const std::byte> bytes) {
-  sql += "decode('";
+  sql += "E'\\\\x";
   append_hex(sql, bytes);
-  sql += "','hex')";
+  sql += "'::bytea";
 }
 
 [[nodiscard]] inline std::string bytea_or_null(const Fingerprint& fingerprint) {

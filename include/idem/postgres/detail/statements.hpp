@@ -10,6 +10,7 @@
 #include <fmt/core.h>
 
 #include <idem/key.hpp>
+#include <idem/postgres/detail/prepared_texts.hpp>
 #include <idem/postgres/detail/session.hpp>
 #include <idem/postgres/detail/sql_text.hpp>
 #include <idem/postgres/options.hpp>
@@ -41,11 +42,14 @@ class Statements {
                                          .fingerprint = "$5",
                                          .own_timeout = "$6"});
     const std::string guard = guard_sql("$1");
+    const std::string find = find_sql("tenant = $1 AND consumer = $2 AND event_id = $3");
     // A pooler hands one server session to many clients: the name must tell whose statement it is.
     claim_name_ = name_of("claim", claim);
     guard_name_ = name_of("guard", guard);
-    prepare_ = fmt::format("PREPARE {} (text, text, text, uuid, bytea, text) AS {}; PREPARE {} (xid8) AS {}",
-                           claim_name_, claim, guard_name_, guard);
+    find_name_ = name_of("find", find);
+    prepare_ = fmt::format(
+        "PREPARE {} (text, text, text, uuid, bytea, text) AS {}; PREPARE {} (xid8) AS {}; PREPARE {} (text, text, text) AS {}",
+        claim_name_, claim, guard_name_, guard, find_name_, find);
   }
 
   [[nodiscard]] const std::string& guard_name() const noexcept { return guard_name_; }
@@ -79,13 +83,17 @@ class Statements {
 
   /// Leaves the transaction and reads the row that holds the key: token, fingerprint, value, whether it is
   /// free again, whether it is only leased, and for how many more microseconds.
-  [[nodiscard]] std::string find(const Key& key) const {
-    std::string sql = "ROLLBACK; ";
+  [[nodiscard]] std::string find(const Key& key, Spelling spelling) const {
+    return "ROLLBACK; " + look(key, spelling);
+  }
+
+  /// As `find`, outside of a transaction.
+  [[nodiscard]] std::string look(const Key& key, Spelling spelling) const {
+    std::string sql;
     append_tenant(sql, key);
-    return sql +
-           fmt::format(
-               "SELECT claim_token, encode(fingerprint, 'hex'), encode(value, 'hex'), {}, committed_at IS NULL, {} FROM {} WHERE {}",
-               is_free, lease_rest, keys_, where(key));
+    if (spelling == Spelling::in_full) return sql + find_sql(where(key));
+    return sql + fmt::format("EXECUTE {} ({}, {}, {})", find_name_, text_value(key.tenant()),
+                             text_value(key.consumer()), text_value(key.event_id()));
   }
 
   /// Opens a transaction and claims the keys that no row holds and whose events are young enough, in the
@@ -203,9 +211,9 @@ class Statements {
     return settings(claim.key, claim.wait_limit) +
            fmt::format(
                "UPDATE {0} SET committed_at = clock_timestamp(), leased_until = NULL, value = {1}, "
-               "window_ends = clock_timestamp() + {2} WHERE {3} AND committed_at IS NULL; "
+               "window_ends = clock_timestamp() + {2} WHERE {3} AND {4}; "
                "SELECT fence FROM {0} WHERE {3} AND committed_at IS NOT NULL",
-               keys_, bytes, interval_or_null(claim.window), ours);
+               keys_, bytes, interval_or_null(claim.window), ours, still_leased);
   }
 
   /// Counts a start; the row tells how many there were before. Counted once, however often it is sent.
@@ -260,18 +268,21 @@ class Statements {
     return fmt::format("ROLLBACK AND CHAIN; ROLLBACK; SELECT pg_xact_status('{}'::xid8)", xid);
   }
 
+  /// Opens a transaction whose waits for a lock end after `wait`.
+  [[nodiscard]] std::string open(const Key& key, Duration wait) const { return begin_ + settings(key, wait); }
+
+  /// A query that fails with `ended_mark` in its text unless the condition holds: it looks for a table of
+  /// that name (by way of text, or the planner would look for it beforehand).
+  [[nodiscard]] static std::string or_fail(std::string_view condition) {
+    return fmt::format("CASE WHEN {} THEN NULL ELSE '{}'::text::regclass END", condition, ended_mark);
+  }
+
  private:
   [[nodiscard]] static std::string begin(Isolation isolation) {
     std::string_view level = "READ COMMITTED";
     if (isolation == Isolation::repeatable_read) level = "REPEATABLE READ";
     if (isolation == Isolation::serializable) level = "SERIALIZABLE";
     return fmt::format("BEGIN ISOLATION LEVEL {}; ", level);
-  }
-
-  [[nodiscard]] static std::string name_of(std::string_view what, std::string_view sql) {
-    std::uint64_t hash = 14695981039346656037U;  // FNV-1a: the same in every build
-    for (const char c : sql) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-    return fmt::format("idem_{}_{:016x}", what, hash);
   }
 
   /// The parts of a claim, each an SQL expression.
@@ -316,8 +327,6 @@ class Statements {
     return fmt::format("COALESCE({} + {} < clock_timestamp(), false)", texts.occurred, texts.window);
   }
 
-  [[nodiscard]] std::string open(const Key& key, Duration wait) const { return begin_ + settings(key, wait); }
-
   [[nodiscard]] std::string settings(const Key& key, Duration wait) const {
     const auto wait_ms = std::chrono::ceil<std::chrono::milliseconds>(wait).count();
     std::string sql;
@@ -326,18 +335,22 @@ class Statements {
            fmt::format("SET LOCAL lock_timeout = '{}ms'; ", std::clamp<std::int64_t>(wait_ms, 1, 2147483647));
   }
 
+  /// `committed_at IS NULL`, spelled so that it does not call for the index of leases, which holds an entry for
+  /// every lease that ended since the last vacuum.
+  static constexpr std::string_view still_leased = "COALESCE(committed_at IS NULL, false)";
+
   static constexpr std::string_view lease_rest =
       "(EXTRACT(EPOCH FROM leased_until - clock_timestamp()) * 1000000)::bigint";
+
+  [[nodiscard]] std::string find_sql(std::string_view which) const {
+    return fmt::format(
+        "SELECT claim_token, encode(fingerprint, 'hex'), encode(value, 'hex'), {}, committed_at IS NULL, {} FROM {} WHERE {}",
+        is_free, lease_rest, keys_, which);
+  }
 
   /// Fails with `ended_mark` unless the transaction is the one named.
   [[nodiscard]] static std::string guard_sql(std::string_view xid) {
     return "SELECT " + or_fail(fmt::format("pg_current_xact_id_if_assigned() IS NOT DISTINCT FROM {}", xid));
-  }
-
-  /// A query that fails with `ended_mark` in its text unless the condition holds: it looks for a table of
-  /// that name (by way of text, or the planner would look for it beforehand).
-  [[nodiscard]] static std::string or_fail(std::string_view condition) {
-    return fmt::format("CASE WHEN {} THEN NULL ELSE '{}'::text::regclass END", condition, ended_mark);
   }
 
   [[nodiscard]] std::string guard(std::string_view xid, Spelling spelling) const {
@@ -347,8 +360,8 @@ class Statements {
 
   [[nodiscard]] std::string move_end(const Claim& claim, const Grant& grant, std::string_view end) const {
     return settings(claim.key, claim.wait_limit) +
-           fmt::format("UPDATE {} SET leased_until = {} WHERE {} AND committed_at IS NULL RETURNING fence",
-                       keys_, end, where(claim.key, grant));
+           fmt::format("UPDATE {} SET leased_until = {} WHERE {} AND {} RETURNING fence",
+                       keys_, end, where(claim.key, grant), still_leased);
   }
 
   [[nodiscard]] static std::string where(const Key& key, const Grant& grant) {
@@ -373,6 +386,7 @@ class Statements {
   std::string tenant_setting_;
   std::string claim_name_;
   std::string guard_name_;
+  std::string find_name_;
   std::string prepare_;
 };
 

@@ -1,4 +1,4 @@
-// expect: idem: a consumer does not take a DeadLetterSink yet
+// expect: idem: a consumer takes at most one part of each kind
 // SPDX-License-Identifier: MIT
 #include <idem/consumer.hpp>
 #include <idem/memory/store.hpp>
@@ -18,7 +18,8 @@ struct Drawer {
 int main() {
   MemoryStore<> store;
   Drawer drawer;
-  const IdempotentConsumer ship{"ship.v1", store, [](MemoryStore<>::Transaction&, const Order&) {}, drawer};
+  const IdempotentConsumer ship{"ship.v1", store, [](MemoryStore<>::Transaction&, const Order&) {}, drawer,
+                                store};
   const auto outcome = ship(Order{"o-1"});
   return static_cast<int>(outcome.status);
 }
