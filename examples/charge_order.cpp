@@ -35,6 +35,18 @@ idem::Action handle(idem::PostgresStore& store, const OrderPaid& message) {
 }
 // [charge_order]
 
+// [one_message]
+idem::Action handle_in_one_message(idem::PostgresStore& store, const OrderPaid& message) {
+  const idem::IdempotentConsumer charge{
+      "charge-order.v1", store, [](const OrderPaid& m) {
+        return idem::postgres::Statement{"UPDATE orders SET paid_cents = paid_cents + $1 WHERE id = $2",
+                                         m.amount_cents, m.order_id}
+            .affecting(1);  // several: return idem::postgres::Statements{a, b}
+      }};
+  return charge(message).action;
+}
+// [one_message]
+
 int main() {
   {
     pqxx::connection shop{""};
@@ -49,10 +61,13 @@ int main() {
   const std::string fresh_id = std::to_string(std::random_device{}());
   for (int delivery = 1; delivery <= 3; ++delivery)
     if (handle(store, {"acme", fresh_id, "o-1", 1250}) != idem::Action::acknowledge) return EXIT_FAILURE;
+  for (int delivery = 1; delivery <= 2; ++delivery)
+    if (handle_in_one_message(store, {"acme", fresh_id + "-b", "o-1", 50}) != idem::Action::acknowledge)
+      return EXIT_FAILURE;
 
   pqxx::connection shop{""};
   pqxx::nontransaction sql{shop};
   const auto paid = sql.exec("SELECT paid_cents FROM orders WHERE id = 'o-1'")[0][0].as<std::int64_t>();
-  std::cout << "three deliveries, charged " << paid << " cents\n";
-  return paid == 1250 ? EXIT_SUCCESS : EXIT_FAILURE;
+  std::cout << "two orders, five deliveries, charged " << paid << " cents\n";
+  return paid == 1300 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -17,6 +17,7 @@ libpqxx-dev      pkg-config --exists libpqxx
 nlohmann-json3-dev pkg-config --exists nlohmann_json
 catch2           pkg-config --exists catch2 || pkg-config --exists catch2-with-main
 postgresql       postgres_binaries
+pgbouncer        command -v pgbouncer || [ -x /usr/sbin/pgbouncer ]
 prometheus       command -v promtool
 LIST
 }

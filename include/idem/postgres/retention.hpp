@@ -79,7 +79,7 @@ enum class Forgotten {
 ///
 /// It has one connection of its own. Under row security its role must see every row (BYPASSRLS, say).
 ///
-/// Thread safety: any number of threads, one at a time; any number of processes, one at a time at work.
+/// Thread safety: one thread at a time; any number of processes, one at a time at work.
 class Retention {
  public:
   /// The store outlives it.
@@ -97,6 +97,7 @@ class Retention {
   PurgeReport purge(const PurgeOptions& options = {}) {
     check(options);
     Purge purge{options, {}, false};
+    purging_.begin_at(upkeep_.ask(purging_.time())[0][0].as<std::int64_t>());
     if (options.consumer.empty())
       purge_due(purge);
     else

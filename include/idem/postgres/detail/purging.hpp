@@ -46,8 +46,8 @@ struct Batch {
 
 /// The SQL of retention.
 ///
-/// Times are compared with statement_timestamp(), which is never later than the clock, and which an index can
-/// be searched for.
+/// Times are compared with the server's time when the purge began: what it removes had ended before it announced
+/// itself, so that no key it removes can have read the new count of purges.
 class Purging {
  public:
   explicit Purging(const Upkeep& upkeep)
@@ -60,11 +60,18 @@ class Purging {
                              text_value(upkeep.options().schema))},
         tenant_setting_{upkeep.options().tenant_setting} {}
 
+  /// Asks for the server's time, for `begin_at`.
+  [[nodiscard]] static std::string_view time() {
+    return "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+  }
+  void begin_at(std::int64_t microseconds) {
+    began_ = fmt::format("('epoch'::timestamptz + '{} microseconds'::interval)", microseconds);
+  }
+
   [[nodiscard]] DueRows ended_keys() const {
     return {.table = keys_,
-            .condition = fmt::format(
-                "t.window_ends <= statement_timestamp() AND t.committed_at IS NOT NULL AND NOT {}",
-                open_letter()),
+            .condition = fmt::format("t.window_ends <= {} AND t.committed_at IS NOT NULL AND NOT {}", began_,
+                                     open_letter()),
             .by = "window_ends",
             .are_keys = true};
   }
@@ -164,8 +171,8 @@ class Purging {
   }
 
  private:
-  [[nodiscard]] static std::string older(std::string_view column, Duration age) {
-    return fmt::format("t.{} <= statement_timestamp() - {}", column, interval(age));
+  [[nodiscard]] std::string older(std::string_view column, Duration age) const {
+    return fmt::format("t.{} <= {} - {}", column, began_, interval(age));
   }
   [[nodiscard]] static std::string same_event(std::string_view other) {
     return fmt::format("{0}.tenant = t.tenant AND {0}.consumer = t.consumer AND {0}.event_id = t.event_id",
@@ -198,6 +205,7 @@ class Purging {
   std::string schema_info_;
   std::string janitor_;
   std::string tenant_setting_;
+  std::string began_ = {};  ///< SQL of the moment that ages count back from
 };
 
 }  // namespace idem::postgres::detail

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+#
+# pgbouncer.sh FOLDER SERVERS HOST [PORT]
+#
+# Becomes a PgBouncer in transaction pooling mode, its socket and its log in FOLDER, which shares SERVERS connections to
+# the server at HOST (the folder of a socket) among any number of clients. It is there when FOLDER/.s.PGSQL.6432 is.
+set -euo pipefail
+folder=$1
+
+cat >"$folder/pgbouncer.ini" <<INI
+[databases]
+* = host=$3 port=${4:-5432}
+[pgbouncer]
+pool_mode = transaction
+default_pool_size = $2
+max_client_conn = 500
+listen_port = 6432
+unix_socket_dir = $folder
+auth_type = trust
+auth_file = $folder/users
+logfile = $folder/log
+; what a server connection goes through between two clients: nothing, as by default in this mode
+server_reset_query =
+; a server connection that could not be had is tried again at once
+server_login_retry = 0
+INI
+printf '"%s" ""\n' "${PGUSER:-postgres}" >"$folder/users"
+command -v pgbouncer >/dev/null || PATH=$PATH:/usr/sbin
+
+# PgBouncer refuses to run as root.
+if [ "$(id -u)" -eq 0 ]; then
+  chown -R postgres "$folder"
+  exec setpriv --reuid=postgres --regid=postgres --init-groups pgbouncer -q "$folder/pgbouncer.ini"
+fi
+exec pgbouncer -q "$folder/pgbouncer.ini"
