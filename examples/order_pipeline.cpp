@@ -41,12 +41,16 @@ void take_order(idem::postgres::Transaction& tx, const OrderPlaced& m) {
   enqueue(tx, {.topic = "orders", .key = m.customer, .payload = m.order_id + ' ' + std::to_string(m.cents)});
 }
 
-// What arrives on the other side: the same message may, and then with the same id.
-idem::Event event_of(const idem::OutboxMessage& m) {
+// What arrives on the other side, perhaps more than once, and then with the same id.
+struct OrderMessage {
+  std::string id, payload;
+};
+
+idem::Event event_of(const OrderMessage& m) {
   return {.id = m.id, .fingerprint = idem::fingerprint_bytes(m.payload)};
 }
 
-void ship_order(idem::postgres::Transaction& tx, const idem::OutboxMessage& m) {
+void ship_order(idem::postgres::Transaction& tx, const OrderMessage& m) {
   const auto space = m.payload.find(' ');
   idem::postgres::exec(tx, "INSERT INTO pipeline.shipments VALUES ($1, $2)", m.payload.substr(0, space),
                        std::stoll(m.payload.substr(space + 1)));
@@ -150,11 +154,11 @@ int main(int argc, char** argv) {
     while (dice.one_in(3));  // delivered again
   }
 
-  Queue<idem::OutboxMessage> broker;
+  Queue<OrderMessage> broker;
   std::atomic<int> sent_twice{0};
   const auto publish = [&](const idem::Outgoing& outgoing) {
     if (dice.one_in(10)) throw idem::TransientError{"the broker says: not now"};
-    broker.put(outgoing.message);
+    broker.put({outgoing.message.id, outgoing.message.payload});
     if (dice.one_in(10)) {
       ++sent_twice;
       throw idem::TransientError{"the broker's answer was lost"};

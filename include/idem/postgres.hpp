@@ -9,6 +9,9 @@
 #include <idem/postgres/exec.hpp>
 #include <idem/postgres/options.hpp>
 #include <idem/postgres/outbox.hpp>
+#include <idem/postgres/outbox_desk.hpp>
+#include <idem/postgres/relay.hpp>
+#include <idem/postgres/relay_options.hpp>
 #include <idem/postgres/retention.hpp>
 #include <idem/postgres/roles.hpp>
 #include <idem/postgres/schema.hpp>

@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include <idem/idem.hpp>
+#include <idem/metrics.hpp>
 
 namespace {
 
@@ -25,13 +26,14 @@ thread_local std::uint64_t allocations = 0;
 
 }  // namespace
 
-void* operator new(std::size_t size) {
+// Not inlined, or the compiler takes free() for the wrong partner of new.
+[[gnu::noinline]] void* operator new(std::size_t size) {
   ++allocations;
   if (void* const memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc{};
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace {
 
@@ -136,8 +138,8 @@ BENCHMARK(retry_decision_and_delay);
 /// A store that is new every 1,000 calls is as good as empty.
 void applied_in_an_empty_store(benchmark::State& state) {
   auto store = std::make_unique<Store>();
-  auto consumer = std::make_unique<idem::IdempotentConsumer<Store, decltype(do_nothing)>>("bench.v1", *store,
-                                                                                          do_nothing);
+  auto consumer =
+      std::make_unique<idem::IdempotentConsumer<Store, decltype(do_nothing)>>("bench.v1", *store, do_nothing);
   const Paid message{id_of(0)};
   idem::Event event = event_of(message);
   std::uint64_t counted = 0;

@@ -29,5 +29,11 @@ mutant "an unresolved doubt is acknowledged" detail/delivery.hpp \
   's/if \(claim_\.doubted\) return unresolved\(\);/if (claim_.doubted) return decide(Committed{});/' "$doubt"
 mutant "the fate of a doubt is not looked for" detail/delivery.hpp \
   's/^( *)claim_\.doubted = in_doubt\.token;/\1return unresolved();/' "$doubt"
+mutant "a message that does everything does not count its rows" postgres/detail/at_once.hpp \
+  's/if \(!statement\.rows\(\)\) return/return/' \
+  postgres/statement.pg.test.cpp "an effect that affects other rows than it said is not there, and is left to redelivery"
+mutant "a message that does everything has one token for all" postgres/detail/at_once.hpp \
+  's/const ClaimToken token = random_token\(\);/const ClaimToken token{};/' \
+  faults/statement.pg.test.cpp "a message that does everything, and whose answer is lost, is told from another's"
 
 verdict

@@ -27,25 +27,26 @@ namespace idem::tests {
 /// a transaction lasts. It ends with this object.
 class PgBouncer {
  public:
-  /// `server_folder`: of the socket of the server, or of whatever stands before it, at `server_port`.
+  /// `server_folder`, `server_port`: of the socket of the server, or of whatever stands before it.
   ///
   /// Throws: std::runtime_error, with its log, when it does not come up.
   PgBouncer(std::size_t servers, const std::string& server_folder, const std::string& server_port = port()) {
     if (::mkdtemp(folder_.data()) == nullptr) throw_errno("mkdtemp " + folder_);
     const std::string script = std::filesystem::path{__FILE__}.replace_filename("pgbouncer.sh");
     const std::string count = std::to_string(servers);
+    const std::string own_port = port();
     pid_ = ::fork();
     if (pid_ < 0) throw_errno("fork");
     if (pid_ == 0) {
       const int output = ::open((folder_ + "/output").c_str(), O_WRONLY | O_CREAT, 0600);
       ::dup2(output, STDOUT_FILENO);
       ::dup2(output, STDERR_FILENO);
-      ::execl(script.c_str(), script.c_str(), folder_.c_str(), count.c_str(), server_folder.c_str(),
-              server_port.c_str(), nullptr);
+      ::execl(script.c_str(), script.c_str(), folder_.c_str(), own_port.c_str(), count.c_str(),
+              server_folder.c_str(), server_port.c_str(), nullptr);
       ::_exit(127);
     }
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds{30};
-    while (!connect_to(folder_ + "/.s.PGSQL.6432")) {
+    while (!connect_to(folder_ + "/.s.PGSQL." + own_port)) {
       const bool ended = ::waitpid(pid_, nullptr, WNOHANG) == pid_;
       if (ended) pid_ = -1;
       if (ended || std::chrono::steady_clock::now() > end) {
@@ -61,9 +62,8 @@ class PgBouncer {
   ~PgBouncer() { stop(); }
 
   /// User and database come from PGUSER and PGDATABASE, as always with libpq.
-  [[nodiscard]] std::string dsn() const { return "host=" + folder_ + " port=6432"; }
-  /// Its console, where SHOW and the like are answered.
-  [[nodiscard]] std::string console() const { return dsn() + " dbname=pgbouncer"; }
+  [[nodiscard]] std::string dsn() const { return "host=" + folder_; }
+  /// Of its socket, which is at the port of the server's own.
   [[nodiscard]] const std::string& folder() const noexcept { return folder_; }
 
  private:

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# pgbouncer.sh FOLDER SERVERS HOST [PORT]
+# pgbouncer.sh FOLDER PORT SERVERS SERVER_FOLDER SERVER_PORT
 #
 # Becomes a PgBouncer in transaction pooling mode, its socket and its log in FOLDER, which shares SERVERS connections to
-# the server at HOST (the folder of a socket) among any number of clients. It is there when FOLDER/.s.PGSQL.6432 is.
+# the server whose socket is in SERVER_FOLDER among any number of clients.
 set -euo pipefail
 folder=$1
 
 cat >"$folder/pgbouncer.ini" <<INI
 [databases]
-* = host=$3 port=${4:-5432}
+* = host=$4 port=$5
 [pgbouncer]
 pool_mode = transaction
-default_pool_size = $2
+default_pool_size = $3
 max_client_conn = 500
-listen_port = 6432
+listen_port = $2
 unix_socket_dir = $folder
 auth_type = trust
 auth_file = $folder/users

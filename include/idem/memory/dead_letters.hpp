@@ -47,7 +47,7 @@ class MemoryDeadLetters {
     record.last = cause;
     record.attempts = letter.attempts;
     record.delivery_count = letter.event.delivery_count;
-    record.ordering_key = letter.event.ordering_key;
+    record.ordering_key = detail::storable(letter.event.ordering_key);
     record.occurred_at = letter.event.occurred_at;
   }
 

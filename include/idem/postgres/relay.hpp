@@ -40,8 +40,7 @@ inline constexpr auto default_relay_policy =
 template <class Publish>
 concept PublishesOne = std::invocable<Publish&, const Outgoing&>;
 template <class Publish>
-concept PublishesBatch =
-    std::is_invocable_r_v<std::vector<Published>, Publish&, std::span<const Outgoing>>;
+concept PublishesBatch = std::is_invocable_r_v<std::vector<Published>, Publish&, std::span<const Outgoing>>;
 
 [[nodiscard]] inline std::vector<Published> each_failed(std::size_t count, const std::string& why,
                                                         std::optional<Duration> retry_after = {}) {
@@ -104,9 +103,10 @@ class OutboxRelay {
   static_assert(detail::PublishesOne<Publish> || detail::PublishesBatch<Publish>,
                 "OutboxRelay: publish takes (const idem::Outgoing&) and returns void, or takes "
                 "(std::span<const idem::Outgoing>) and returns std::vector<idem::Published>");
-  static_assert(!Policy::limits_elapsed,
-                "OutboxRelay counts attempts and knows no elapsed time: use MaxAttempts or Intervals in place of "
-                "MaxElapsed");
+  static_assert(
+      !Policy::limits_elapsed,
+      "OutboxRelay counts attempts and knows no elapsed time: use MaxAttempts or Intervals in place of "
+      "MaxElapsed");
 
  public:
   /// The store outlives it. `policy`: when a message that failed is tried again, and when it is dead; left out, it
@@ -119,10 +119,10 @@ class OutboxRelay {
         redeliver_{policy},
         rounds_{store, std::move(options), std::move(runtime)} {}
   explicit OutboxRelay(const PostgresStore& store, Publish publish, RelayOptions options = {},
-                       Runtime runtime = {})
-    requires std::same_as<Policy, std::remove_cv_t<decltype(detail::default_relay_policy)>>
-  : OutboxRelay{store, std::move(publish), detail::default_relay_policy, std::move(options),
-                std::move(runtime)} {}
+                       Runtime runtime = {}) requires
+      std::same_as<Policy, std::remove_cv_t<decltype(detail::default_relay_policy)>>
+      : OutboxRelay{store, std::move(publish), detail::default_relay_policy, std::move(options),
+                    std::move(runtime)} {}
 
   OutboxRelay(const OutboxRelay&) = delete;
   OutboxRelay& operator=(const OutboxRelay&) = delete;
@@ -150,8 +150,8 @@ class OutboxRelay {
   /// Throws: ConfigurationError, as `run_once`.
   void run(const std::stop_token& stop) {
     detail::RelayWake wake;
-    const detail::RelayListener listener{
-        rounds_.upkeep().connector(), detail::outbox_channel(rounds_.upkeep().options().schema), wake};
+    const detail::RelayListener listener{rounds_.upkeep().connector(),
+                                         detail::outbox_channel(rounds_.upkeep().options().schema), wake};
     std::uint64_t troubles = 0;
     while (!stop.stop_requested()) {
       RelayReport report;
@@ -182,7 +182,8 @@ class OutboxRelay {
   RelayReport round(const std::stop_token& stop) {
     const auto publish = [this](std::span<const Outgoing> messages) { return publish_them(messages); };
     const auto decide = [this](const RetryState& state) { return redeliver_.decide(state); };
-    constexpr auto mode = detail::PublishesOne<Publish> ? detail::PublishMode::one : detail::PublishMode::batch;
+    constexpr auto mode =
+        detail::PublishesOne<Publish> ? detail::PublishMode::one : detail::PublishMode::batch;
     return rounds_.round(mode, publish, decide, stop);
   }
 

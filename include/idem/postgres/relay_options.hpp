@@ -20,7 +20,7 @@ struct RelayReport {
   std::uint64_t given_back = 0;  ///< not tried: behind one that failed, at a stop, or the broker is down
   bool broker_down = false;      ///< the relay pauses
   std::string error = {};        ///< of the last failure, or why the store cannot be asked
-  Duration next_in{};            ///< nothing is to be done before, as far as this relay knows; 0: ask again now
+  Duration next_in{};  ///< nothing is to be done before, as far as this relay knows; 0: ask again now
 };
 
 /// How long a relay pauses when the broker is down: twice as long each time, drawn from the upper half.

@@ -43,8 +43,10 @@ class Transaction final : public detail::DriverTransaction {
   /// that made the transaction fail is kept, for what a later 25P02 hides.
   pqxx::result run(const std::string& sql, const std::vector<detail::TextParameter>& parameters) {
     const std::string* prepared = nullptr;
+    bool preparing = session_ != nullptr;
     try {
-      if (session_ != nullptr) prepared = session_->texts.when_met_again(*session_->connection, sql);
+      if (preparing) prepared = session_->texts.when_met_again(*session_->connection, sql);
+      preparing = false;
       pqxx::result rows = prepared != nullptr ? detail::exec_prepared(*this, *prepared, parameters)
                                               : detail::exec_with(*this, sql, parameters);
       first_error_.clear();  // it has not failed, or no more
@@ -52,7 +54,9 @@ class Transaction final : public detail::DriverTransaction {
     } catch (const std::exception&) {
       if (const auto error = detail::current_driver_error()) {
         if (first_error_.empty()) first_error_ = error->sqlstate;
-        stale_plan_ = prepared != nullptr && (error->sqlstate == "26000" || error->sqlstate == "0A000");
+        const bool unknown = prepared != nullptr && error->sqlstate == "26000";
+        if (unknown || (preparing && error->sqlstate == "42P05")) unprepared_ = true;
+        if (unprepared_ || (prepared != nullptr && error->sqlstate == "0A000")) stale_plan_ = true;
       }
       throw;
     }
@@ -108,7 +112,8 @@ class Transaction final : public detail::DriverTransaction {
   std::string commit_message_;
   std::string first_error_;
   detail::Session* session_ = nullptr;  ///< where statements may be prepared
-  bool stale_plan_ = false;             ///< a prepared one was dropped, or its table was changed
+  bool unprepared_ = false;  ///< it knows another set of them than we do: there is a pooler between
+  bool stale_plan_ = false;  ///< a prepared one could not be used: so, or as its table was changed
   std::string schema_;
   idem::detail::Publishing publishing_;
 };

@@ -40,7 +40,8 @@ class AtOnce {
         "SELECT CASE WHEN EXISTS (SELECT FROM ours) THEN set_config('idem.xid', (SELECT xid FROM ours), true) || "
         "set_config('lock_timeout', $6, true) ELSE '{}'::text::regclass::text END",
         identifier(options.schema), taken_mark);
-    // The setting went with its transaction, if that is not this one any more.
+    // The setting went with its transaction, if that is not this one any more. (PostgreSQL 15 to 18 end a session
+    // in which EXECUTE runs a COMMIT or a ROLLBACK; that is their way, not their promise.)
     const std::string guard =
         "SELECT " +
         Statements::or_fail(

@@ -135,8 +135,9 @@ class Attempt {
     }
   }
 
-  /// Whether the handler dropped our prepared statements: the next attempt spells them in full.
-  [[nodiscard]] bool unprepared() const noexcept { return unprepared_; }
+  /// Whether the server's session does not know the statements that we prepared (the handler dropped them), or
+  /// knows those of others (it is a pooler's): the next attempt spells them in full.
+  [[nodiscard]] bool unprepared() const noexcept { return unprepared_ || tx_.unprepared_; }
   /// Whether a prepared statement of the handler was no longer to be used: not the handler's fault.
   [[nodiscard]] bool stale_plan() const noexcept { return tx_.stale_plan_; }
   [[nodiscard]] bool clean() const noexcept { return clean_; }

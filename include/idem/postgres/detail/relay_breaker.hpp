@@ -18,7 +18,8 @@ namespace idem::postgres::detail {
 /// Keeps a relay from a broker that is down: closed, open until a moment, then half open.
 class RelayBreaker {
  public:
-  explicit RelayBreaker(const BreakerOptions& options) : pauses_{options.first_pause, options.longest_pause} {}
+  explicit RelayBreaker(const BreakerOptions& options)
+      : pauses_{options.first_pause, options.longest_pause} {}
 
   void broker_down(std::optional<Duration> retry_after, const Runtime& runtime) {
     ++failures_;

@@ -71,10 +71,16 @@ class RelayRounds {
       report.next_in = pause;
       return report;
     }
-    const idem::detail::SteadyTime asked{runtime_.clock()};
+    auto asked = idem::detail::SteadyTime{runtime_.clock()};
     ClaimAnswer answer = claim();
+    report.next_in = went_on(answer, asked);
+    while (answer.messages.empty() && report.next_in == Duration{0} && !stop.stop_requested()) {
+      asked = runtime_.clock();
+      answer = claim();
+      report.next_in = went_on(answer, asked);
+    }
     report.claimed = answer.messages.size();
-    const auto end = idem::detail::saturating_add(idem::detail::SteadyTime{asked}, options_.claim / 4 * 3);
+    const auto end = idem::detail::saturating_add(asked, options_.claim / 4 * 3);
     Work work{std::move(answer.messages), mode, publish, decide, stop, end};
     try {
       publish_all(work, report);
@@ -83,8 +89,10 @@ class RelayRounds {
       throw;
     }
     note_rest(work, report);
-    if (report.broker_down) flush();
-    report.next_in = report.broker_down ? breaker_.pause_left(runtime_) : idle_for(report, answer, asked);
+    if (report.broker_down) {
+      flush();
+      report.next_in = breaker_.pause_left(runtime_);
+    }
     return report;
   }
 
@@ -144,8 +152,7 @@ class RelayRounds {
   /// The next messages that may go at once: of one place in their lanes. Passes over lanes that are stuck.
   [[nodiscard]] std::vector<std::size_t> next_wave(Work& work, RelayReport& report) {
     std::vector<std::size_t> wave;
-    const std::size_t most =
-        work.mode == PublishMode::one || breaker_.doubts() ? 1 : work.messages.size();
+    const std::size_t most = work.mode == PublishMode::one || breaker_.doubts() ? 1 : work.messages.size();
     const std::size_t place = work.messages[work.done].place;
     while (work.done < work.messages.size() && wave.size() < most &&
            work.messages[work.done].place == place) {
@@ -200,8 +207,8 @@ class RelayRounds {
         return give_back(message, report);
       case Published::Fate::dead: note_dead(message, report); break;
       case Published::Fate::failed: {
-        const RetryDecision next = work.decide(
-            {.failures = std::uint64_t{attempts} + 1, .retry_after = published.retry_after()});
+        const RetryDecision next =
+            work.decide({.failures = std::uint64_t{attempts} + 1, .retry_after = published.retry_after()});
         if (next.verdict == RetryVerdict::stop) {
           note_dead(message, report);
           break;
@@ -230,12 +237,12 @@ class RelayRounds {
     for (; work.done < work.messages.size(); ++work.done) give_back(work.messages[work.done], report);
   }
 
-  /// A sweep goes over all lanes, in one claim or several; when it took nothing, there is time.
-  [[nodiscard]] Duration idle_for(const RelayReport& report, const ClaimAnswer& answer,
-                                  idem::detail::SteadyTime asked) {
+  /// Where the next claim goes on, and when. A sweep goes over all lanes, with one claim or several; when it took
+  /// nothing, there is time.
+  [[nodiscard]] Duration went_on(const ClaimAnswer& answer, idem::detail::SteadyTime asked) {
     const idem::detail::SteadyTime now{runtime_.clock()};
     if (after_.empty()) sweep_ = {asked};
-    sweep_.took_any = sweep_.took_any || report.claimed > 0;
+    sweep_.took_any = sweep_.took_any || !answer.messages.empty();
     sweep_.next = std::min(sweep_.next, idem::detail::saturating_add(now, answer.next_in));
     after_ = answer.ended ? std::string{} : answer.last_lane;
     if (!answer.ended || sweep_.took_any) return Duration{0};

@@ -66,19 +66,18 @@ struct ClaimAnswer {
     if (row[4].is_null()) continue;
     ClaimedMessage message{.seq = row[4].as<std::int64_t>(), .lane = row[5].c_str()};
     message.place = in_lane[message.lane]++;
-    message.outgoing = {
-        .message = {.topic = row[7].c_str(),
-                    .key = row[8].c_str(),
-                    .payload = bytes_of_hex(row[9].c_str()),
-                    .headers = headers_of(row[10].c_str()),
-                    .id = row[6].c_str()},
-        .attempts = row[11].as<std::uint32_t>(),
-        .tenant = row[12].c_str(),
-        .consumer = row[13].c_str(),
-        .event_id = row[14].c_str(),
-        .enqueued_at = std::chrono::system_clock::time_point{
-            std::chrono::duration_cast<std::chrono::system_clock::duration>(
-                std::chrono::microseconds{row[15].as<std::int64_t>()})}};
+    message.outgoing = {.message = {.topic = row[7].c_str(),
+                                    .key = row[8].c_str(),
+                                    .payload = bytes_of_hex(row[9].c_str()),
+                                    .headers = headers_of(row[10].c_str()),
+                                    .id = row[6].c_str()},
+                        .attempts = row[11].as<std::uint32_t>(),
+                        .tenant = row[12].c_str(),
+                        .consumer = row[13].c_str(),
+                        .event_id = row[14].c_str(),
+                        .enqueued_at = std::chrono::system_clock::time_point{
+                            std::chrono::duration_cast<std::chrono::system_clock::duration>(
+                                std::chrono::microseconds{row[15].as<std::int64_t>()})}};
     answer.messages.push_back(std::move(message));
   }
   std::stable_sort(answer.messages.begin(), answer.messages.end(),

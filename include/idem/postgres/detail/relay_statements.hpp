@@ -78,8 +78,8 @@ class RelayStatements {
           "FROM (VALUES {}) AS m (seq, delay, error) WHERE o.seq = m.seq AND {}; ",
           outbox_, released, failed, held_by(token));
     if (!back.empty())
-      sql += fmt::format("UPDATE {} SET {} WHERE seq IN ({}) AND {}; ", outbox_, released, back,
-                         held_by(token));
+      sql +=
+          fmt::format("UPDATE {} SET {} WHERE seq IN ({}) AND {}; ", outbox_, released, back, held_by(token));
     return sql;
   }
 

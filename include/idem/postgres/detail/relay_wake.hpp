@@ -71,9 +71,10 @@ class RelayWake {
 class RelayListener {
  public:
   RelayListener(const Connector& connector, std::string channel, RelayWake& wake)
-      : connector_{connector}, channel_{std::move(channel)}, wake_{wake}, thread_{[this](const std::stop_token& stop) {
-          run(stop);
-        }} {}
+      : connector_{connector},
+        channel_{std::move(channel)},
+        wake_{wake},
+        thread_{[this](const std::stop_token& stop) { run(stop); }} {}
 
  private:
   static constexpr Duration first_pause = std::chrono::seconds{1};
@@ -92,8 +93,7 @@ class RelayListener {
         listen(*session.connection, stop);
       } catch (const std::exception&) {  // the relay looks by itself, and meets what matters
       }
-      idem::detail::sleep_until(
-          idem::detail::saturating_add(std::chrono::steady_clock::now(), pause), stop);
+      idem::detail::sleep_until(idem::detail::saturating_add(std::chrono::steady_clock::now(), pause), stop);
       pause = std::min(2 * pause, longest_pause);
     }
   }
