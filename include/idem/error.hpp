@@ -4,6 +4,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include <idem/duration.hpp>
 
@@ -19,6 +20,19 @@ enum class ErrorClass {
   configuration,  ///< the set-up is wrong, not the message; thrown as ConfigurationError
   cancelled       ///< the caller's stop token asked for the message back
 };
+
+[[nodiscard]] constexpr std::string_view to_string(ErrorClass kind) noexcept {
+  switch (kind) {
+    case ErrorClass::transient: return "transient";
+    case ErrorClass::throttled: return "throttled";
+    case ErrorClass::reconnect: return "reconnect";
+    case ErrorClass::in_doubt: return "in_doubt";
+    case ErrorClass::permanent: return "permanent";
+    case ErrorClass::configuration: return "configuration";
+    case ErrorClass::cancelled: return "cancelled";
+  }
+  return "unknown";
+}
 
 /// Thrown by a handler: this may succeed later. With `retry_after`, no sooner than that.
 ///

@@ -118,10 +118,7 @@ class MetricsObserver {
   static constexpr std::array statuses{Status::applied,  Status::duplicate, Status::in_progress,
                                        Status::mismatch, Status::deferred,  Status::rejected};
   static constexpr std::array actions{Action::acknowledge, Action::redeliver, Action::dead_letter};
-  /// By the place of the ErrorClass.
-  static constexpr std::array<std::string_view, 7> kinds{
-      "transient", "throttled", "reconnect", "in_doubt", "permanent", "configuration", "cancelled"};
-  static_assert(static_cast<std::size_t>(ErrorClass::cancelled) + 1 == kinds.size());
+  static constexpr std::size_t kinds = static_cast<std::size_t>(ErrorClass::cancelled) + 1;
   static constexpr std::size_t most_observed = 16;
 
   /// As OpenTelemetry advises for messaging.process.duration, in milliseconds.
@@ -144,7 +141,7 @@ class MetricsObserver {
   struct Counts {
     std::array<Counter, most_observed> told{};
     std::array<std::array<Counter, actions.size()>, statuses.size()> outcomes{};
-    std::array<Counter, kinds.size()> failures{};
+    std::array<Counter, kinds> failures{};  ///< by ErrorClass
     Counter starts{0};
     Counter doubts_resolved{0};
     std::array<detail::DurationHistogram<durations>, statuses.size()> took{};
@@ -207,7 +204,7 @@ class MetricsObserver {
 
   /// Clocks of two machines may disagree.
   [[nodiscard]] static Duration positive(std::int64_t nanoseconds) noexcept {
-    return Duration{std::max<std::int64_t>(nanoseconds, 0)};
+    return Duration{(std::max<std::int64_t>)(nanoseconds, 0)};
   }
 
   template <class Write>
@@ -248,8 +245,8 @@ class MetricsObserver {
   void write_failures(detail::PrometheusText& out) const {
     family(out, "idem_attempt_failures_total", "counter", "Attempts that failed, by the kind of failure.",
            [&](std::string_view consumer, const Counts& counts) {
-             for (std::size_t i = 0; i < kinds.size(); ++i)
-               out.sample({{"consumer", consumer}, {"kind", kinds[i]}},
+             for (std::size_t i = 0; i < kinds; ++i)
+               out.sample({{"consumer", consumer}, {"kind", to_string(static_cast<ErrorClass>(i))}},
                           counts.failures[i].load(std::memory_order_relaxed));
            });
     counter(out, "idem_retries_total", "Attempts that were repeated within a call.", Observed::retrying);

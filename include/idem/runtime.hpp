@@ -28,7 +28,7 @@ void sleep_in_slices(SteadyTime until, const std::stop_token& stop, Now now, Wai
   while (!stop.stop_requested()) {
     const SteadyTime moment = now();
     if (moment >= until) return;
-    wait_until(std::min(until, saturating_add(moment, slice)));
+    wait_until((std::min)(until, saturating_add(moment, slice)));
   }
 }
 

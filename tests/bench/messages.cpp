@@ -5,11 +5,11 @@
 //   messages CSV [ROUNDS [SECONDS]]
 //
 // Every contender takes its turn in every round, for so many seconds, so that what else the machine does meets all
-// of them. Each line of CSV: contender, workers, added round-trip time in ms, round, messages a second. The server
-// is found as libpq finds it (PGHOST is its socket's folder).
+// of them. The server is found as libpq finds it (PGHOST is its socket's folder), pgbench in IDEM_TEST_PGBIN or PATH.
 
 #include <pqxx/pqxx>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -18,7 +18,10 @@
 #include <fstream>
 #include <functional>
 #include <iostream>
+#include <limits>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,6 +31,7 @@
 #include <idem/idem.hpp>
 #include <idem/postgres.hpp>
 
+#include "bench/results.hpp"
 #include "support/fault_proxy.hpp"
 #include "support/server.hpp"
 
@@ -205,24 +209,53 @@ std::vector<Contender> contenders() {
   };
 }
 
-double rate_of(const Contender& contender, const std::string& dsn, int workers, Clock::duration span) {
-  std::vector<Turn> turns;
-  for (int w = 0; w < workers; ++w) {
-    turns.push_back(contender.hire(dsn, w));
-    for (int warm = 0; warm < 6; ++warm) turns.back()();  // connected, and the plans are the generic ones
+/// A contender's workers, each on connections of its own.
+class Crew {
+ public:
+  Crew(const Contender& contender, const std::string& dsn, int workers)
+      : turns_(static_cast<std::size_t>(workers)) {
+    together([&](std::size_t w) {
+      turns_[w] = contender.hire(dsn, static_cast<int>(w));
+      for (int warm = 0; warm < 6; ++warm) turns_[w]();  // connected, and the plans are the generic ones
+    });
   }
-  std::atomic<std::size_t> messages{0};
-  const auto begun = Clock::now();
-  {
+
+  /// Messages a second.
+  double work(Clock::duration span) {
+    std::atomic<std::size_t> messages{0};
+    const auto begun = Clock::now();
+    together([&](std::size_t w) {
+      std::size_t mine = 0;
+      while (Clock::now() - begun < span) mine += turns_[w]();
+      messages += mine;
+    });
+    return static_cast<double>(messages) / std::chrono::duration<double>(Clock::now() - begun).count();
+  }
+
+ private:
+  template <class Work>
+  void together(Work work) {
     std::vector<std::jthread> threads;
-    for (Turn& turn : turns)
-      threads.emplace_back([&] {
-        std::size_t mine = 0;
-        while (Clock::now() - begun < span) mine += turn();
-        messages += mine;
-      });
+    for (std::size_t w = 0; w < turns_.size(); ++w) threads.emplace_back([&work, w] { work(w); });
   }
-  return static_cast<double>(messages) / std::chrono::duration<double>(Clock::now() - begun).count();
+
+  std::vector<Turn> turns_;
+};
+
+/// What 1,000 duplicates add to the server's log, in bytes; the least of some tries, for the server writes now and
+/// then by itself.
+double log_of_duplicates(const Contender& contender, const std::string& dsn) {
+  const Turn turn = contender.hire(dsn, 0);
+  const auto log_end = [] {
+    return std::stod(idem::tests::query_value("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')"));
+  };
+  double least = std::numeric_limits<double>::max();
+  for (int tries = 0; tries < 3 && least > 0; ++tries) {
+    const double before = log_end();
+    for (int i = 0; i < 1'000; ++i) turn();
+    least = std::min(least, log_end() - before);
+  }
+  return least;
 }
 
 /// The same four statements, prepared, from the server's own benchmark. -1: it failed.
@@ -238,9 +271,11 @@ double pgbench_rate(const std::string& host, int workers, int seconds) {
          "UPDATE bench.accounts SET cents = cents + 1 WHERE id = :account;\n"
          "COMMIT;\n";
   const auto base = std::chrono::system_clock::now().time_since_epoch().count();
-  const std::string command =
-      fmt::format("pgbench -n -M prepared -f '{}' -D n=0 -D base={} -c {} -j {} -T {} -h '{}' -p 5432 2>&1",
-                  script, base, workers, std::min(workers, 2), seconds, host);
+  const char* folder = std::getenv("IDEM_TEST_PGBIN");
+  const std::string command = fmt::format(
+      "'{}pgbench' -n -M prepared -f '{}' -D n=0 -D base={} -c {} -j {} -T {} -h '{}' -p 5432 2>&1",
+      folder == nullptr ? std::string{} : folder + std::string{"/"}, script, base, workers,
+      std::min(workers, 2), seconds, host);
   double rate = -1;
   if (FILE* out = ::popen(command.c_str(), "r")) {
     char line[512];
@@ -273,8 +308,8 @@ int main(int argc, char** argv) {
   const double seconds = argc > 3 ? std::atof(argv[3]) : 0.4;
   const auto span = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>{seconds});
   make_tables();
-  std::ofstream csv{argv[1]};
-  csv << "contender,workers,added_ms,round,per_second\n";
+  idem::bench::Results results{argv[1], "messages"};
+  const std::vector<Contender> all = contenders();
   for (const int added_ms : {0, 1}) {
     std::optional<idem::tests::FaultProxy> proxy;
     std::string host = idem::tests::server_socket_dir();
@@ -284,14 +319,18 @@ int main(int argc, char** argv) {
       host = proxy->dsn().substr(5, proxy->dsn().find(" port") - 5);
     }
     const std::string dsn = "host=" + host + " port=5432";
+    if (added_ms == 0)
+      for (const Contender& contender : all)
+        if (contender.name.starts_with("f "))
+          results.add(contender.name, 1, 0, 1, log_of_duplicates(contender, dsn), "bytes of log per 1000");
     for (const int workers : {1, 8}) {
+      std::vector<Crew> crews;
+      for (const Contender& contender : all) crews.emplace_back(contender, dsn, workers);
       for (int round = 1; round <= rounds; ++round) {
-        const auto write = [&](std::string_view name, double rate) {
-          csv << fmt::format("{},{},{},{},{:.1f}\n", name, workers, added_ms, round, rate) << std::flush;
-        };
-        for (const Contender& contender : contenders())
-          write(contender.name, rate_of(contender, dsn, workers, span));
-        write("h pgbench: four prepared statements", pgbench_rate(host, workers, 1));
+        for (std::size_t i = 0; i < all.size(); ++i)
+          results.add(all[i].name, workers, added_ms, round, crews[i].work(span), "per second");
+        results.add("h pgbench: four prepared statements", workers, added_ms, round,
+                    pgbench_rate(host, workers, 1), "per second");
       }
       std::cerr << fmt::format("{} worker(s), {} ms added: done\n", workers, added_ms);
     }

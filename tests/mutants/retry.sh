@@ -27,7 +27,7 @@ mutant "a refund is rounded to a whole token" retry/budget.hpp \
 mutant "a budget is charged by deciding" retry/loop.hpp \
   's/if \(!step\.retry\(\)\) return step;/if (!policy_.withdraw() || !step.retry()) return step;/' retry/loop.test.cpp
 mutant "the longest sleep is one wait" runtime.hpp \
-  's/wait_until\(std::min\(until, saturating_add\(moment, slice\)\)\)/wait_until(until)/' \
+  's/wait_until\(\(std::min\)\(until, saturating_add\(moment, slice\)\)\)/wait_until(until)/' \
   runtime.test.cpp
 
 verdict

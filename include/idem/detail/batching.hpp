@@ -55,7 +55,7 @@ class Batching : protected Handling<Store, Handler, Parts...> {
         StoppedKeys stopped;  // by what an earlier transaction has not seen acknowledged
         for (std::size_t from = 0; from < all.size(); from += batch_limit) {
           std::vector<std::size_t> some;
-          for (const std::size_t i : all.subspan(from, std::min(batch_limit, all.size() - from)))
+          for (const std::size_t i : all.subspan(from, (std::min)(batch_limit, all.size() - from)))
             if (!stopped.stopped(*entries[i].event)) some.push_back(i);
           if (some.empty()) continue;
           run_together(std::span<const std::size_t>{some}, messages, entries, stop);

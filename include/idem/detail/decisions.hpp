@@ -302,7 +302,7 @@ class Decisions {
     const Duration delay = sample(decision.lo, decision.hi, terms_.engine);
     conclude({.status = Status::in_progress,
               .action = Action::redeliver,
-              .redeliver_after = at_least ? std::max(delay, *at_least) : delay,
+              .redeliver_after = at_least ? (std::max)(delay, *at_least) : delay,
               .failure = std::move(failure)});
   }
 
@@ -362,7 +362,7 @@ class Decisions {
   }
 
   [[nodiscard]] RetryState delivery_state(std::optional<Duration> retry_after) const {
-    const auto by_transport = static_cast<std::uint64_t>(std::max<std::int64_t>(1, event_.delivery_count));
+    const auto by_transport = static_cast<std::uint64_t>((std::max<std::int64_t>)(1, event_.delivery_count));
     return {.failures = start_ ? start_->before + 1 : by_transport, .retry_after = retry_after};
   }
 

@@ -155,8 +155,8 @@ class Delivery : public Decisions<Terms> {
   void look_again() {
     const Duration left = doubt_ends_ - this->now();
     if (left <= Duration{0}) return unresolved();
-    this->sleep(std::min(left, doubt_pause));
-    claim_.wait_limit = std::max<Duration>(doubt_ends_ - this->now(), std::chrono::milliseconds{1});
+    this->sleep((std::min)(left, doubt_pause));
+    claim_.wait_limit = (std::max<Duration>)(doubt_ends_ - this->now(), std::chrono::milliseconds{1});
   }
 
   void give_up_waiting() {

@@ -29,7 +29,7 @@ inline constexpr char json_number = 'n';
 }
 
 [[nodiscard]] inline std::string_view take_digits(std::string_view& text) noexcept {
-  const std::size_t end = std::min(text.find_first_not_of("0123456789"), text.size());
+  const std::size_t end = (std::min)(text.find_first_not_of("0123456789"), text.size());
   const std::string_view digits = text.substr(0, end);
   text.remove_prefix(end);
   return digits;
@@ -56,7 +56,7 @@ inline constexpr char json_number = 'n';
     smaller = token.starts_with('-');
     (void)take_any_of(token, "+-");
     if ((power = take_digits(token)).empty()) return std::nullopt;
-    power.remove_prefix(std::min(power.find_first_not_of('0'), power.size()));
+    power.remove_prefix((std::min)(power.find_first_not_of('0'), power.size()));
   }
   if (!token.empty()) return std::nullopt;
 
@@ -87,7 +87,7 @@ inline constexpr char json_number = 'n';
     } else if (c == '\0') {
       fail_json("the text is not JSON (the parser would take this NUL for its end)", i);
     } else if (c == '-' || (c >= '0' && c <= '9')) {
-      const std::size_t end = std::min(text.find_first_not_of("+-.eE0123456789", i), text.size());
+      const std::size_t end = (std::min)(text.find_first_not_of("+-.eE0123456789", i), text.size());
       std::optional<std::string> number = canonical_number(std::string_view{text}.substr(i, end - i));
       if (!number) fail_json("the text is not JSON, or an exponent has more than 9 digits,", i);
       numbers.push_back(std::move(*number));

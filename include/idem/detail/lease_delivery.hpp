@@ -82,7 +82,7 @@ class LeaseDelivery : public Decisions<Terms> {
     if (!doubt_ends_) doubt_ends_ = saturating_add(this->now(), doubt_limit);
     const Duration left = *doubt_ends_ - this->now();
     if (left <= Duration{0} || this->stop_.stop_requested()) return false;
-    this->sleep(std::min(left, doubt_pause));
+    this->sleep((std::min)(left, doubt_pause));
     return true;
   }
 
@@ -109,7 +109,7 @@ class LeaseDelivery : public Decisions<Terms> {
   [[nodiscard]] std::optional<Ticker> beat(Lease& lease) const {
     if (!this->terms_.options.heartbeat || !length()) return std::nullopt;
     const Duration span = *length();
-    return std::optional<Ticker>{std::in_place, std::max<Duration>(span / 3, std::chrono::milliseconds{1}),
+    return std::optional<Ticker>{std::in_place, (std::max<Duration>)(span / 3, std::chrono::milliseconds{1}),
                                  [&lease, span] { lease.extend(span); }};
   }
 

@@ -60,11 +60,11 @@ inline constexpr std::string_view leave_claim =
   const std::string keys = detail::identifier(schema) + ".keys";
   const std::string insert = fmt::format(
       "INSERT INTO {} (tenant, consumer, event_id, claim_token, fingerprint) "
-      "VALUES (convert_from($1, 'UTF8'), convert_from($2, 'UTF8'), convert_from($3, 'UTF8'), $4, $5) "
+      "VALUES (pg_catalog.convert_from($1, 'UTF8'), pg_catalog.convert_from($2, 'UTF8'), pg_catalog.convert_from($3, 'UTF8'), $4, $5) "
       "ON CONFLICT (tenant, consumer, event_id) DO NOTHING RETURNING {}",
       keys, detail::leave_claim);
   const std::string where =
-      "tenant = convert_from($1, 'UTF8') AND consumer = convert_from($2, 'UTF8') AND event_id = convert_from($3, 'UTF8')";
+      "tenant = pg_catalog.convert_from($1, 'UTF8') AND consumer = pg_catalog.convert_from($2, 'UTF8') AND event_id = pg_catalog.convert_from($3, 'UTF8')";
   const std::string find =
       fmt::format("SELECT encode(fingerprint, 'hex'), {}, committed_at IS NULL, set_config('idem.claim', '', true) "
                   "FROM {} WHERE {}",

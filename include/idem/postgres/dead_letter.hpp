@@ -79,7 +79,7 @@ enum class DryRun { no, yes };
 
 struct RedriveOptions {
   /// The most letters that are given to the consumer.
-  std::size_t limit = std::numeric_limits<std::size_t>::max();
+  std::size_t limit = (std::numeric_limits<std::size_t>::max)();
   /// Handler starts in a second, at the most. Above 0.
   std::optional<std::uint32_t> per_second = {};
   /// `yes`: letters are decoded and checked, and counted as `ready` in place of being handled; nothing changes.

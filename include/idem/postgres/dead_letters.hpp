@@ -181,8 +181,8 @@ class DeadLetters {
   std::uint64_t discard(std::span<const std::int64_t> ids, std::string_view reason) {
     check_reason(reason);
     std::uint64_t closed = 0;
-    for (; !ids.empty(); ids = ids.subspan(std::min(page, ids.size())))
-      closed += close({}, ids.first(std::min(page, ids.size())), reason);
+    for (; !ids.empty(); ids = ids.subspan((std::min)(page, ids.size())))
+      closed += close({}, ids.first((std::min)(page, ids.size())), reason);
     return closed;
   }
 
@@ -245,7 +245,7 @@ class DeadLetters {
   template <class Visit>
   void for_each_open(const DeadLetterFilter& filter, Visit visit) {
     std::int64_t after = 0;
-    const pqxx::result newest = upkeep_.ask(statements_.newest());
+    const pqxx::result newest = upkeep_.ask(statements_.newest(filter));
     const auto last = newest[0][0].template as<std::int64_t>();
     while (true) {
       const pqxx::result rows = upkeep_.ask(statements_.next(filter, after, last, page));

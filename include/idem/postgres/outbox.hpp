@@ -29,15 +29,15 @@ struct EventSource {
 };
 
 inline constexpr EventSource event_given{
-    "SELECT convert_from($6, 'UTF8') AS t, convert_from($7, 'UTF8') AS c, convert_from($8, 'UTF8') AS e, "
+    "SELECT pg_catalog.convert_from($6, 'UTF8') AS t, pg_catalog.convert_from($7, 'UTF8') AS c, pg_catalog.convert_from($8, 'UTF8') AS e, "
     "$9::bigint AS n",
     "NULL"};
 
 /// As `claim` left it in the transaction; no row: it did not.
 inline constexpr EventSource event_claimed{
-    "SELECT convert_from(decode(split_part(s, '.', 1), 'hex'), 'UTF8') AS t, "
-    "convert_from(decode(split_part(s, '.', 2), 'hex'), 'UTF8') AS c, "
-    "convert_from(decode(split_part(s, '.', 3), 'hex'), 'UTF8') AS e, "
+    "SELECT pg_catalog.convert_from(decode(split_part(s, '.', 1), 'hex'), 'UTF8') AS t, "
+    "pg_catalog.convert_from(decode(split_part(s, '.', 2), 'hex'), 'UTF8') AS c, "
+    "pg_catalog.convert_from(decode(split_part(s, '.', 3), 'hex'), 'UTF8') AS e, "
     "current_setting('idem.position')::bigint AS n "
     "FROM (SELECT current_setting('idem.claim', true) AS s) AS left_by_claim WHERE s <> ''",
     "set_config('idem.position', (n + 1)::text, true)"};
@@ -51,16 +51,16 @@ inline constexpr EventSource event_claimed{
 [[nodiscard]] inline std::string enqueue_sql(std::string_view schema, const EventSource& event) {
   const auto sized = [](std::string_view column) {
     return fmt::format(
-        "'s'::bytea || int8send(octet_length(convert_to({0}, 'UTF8'))) || convert_to({0}, 'UTF8')", column);
+        "'s'::bytea || int8send(octet_length(pg_catalog.convert_to({0}, 'UTF8'))) || pg_catalog.convert_to({0}, 'UTF8')", column);
   };
   return fmt::format(
       "WITH event AS MATERIALIZED ({event}), "
       "held AS (SELECT count(*) AS found, max(generation) AS generation FROM {schema}.keys "
       "WHERE tenant = (SELECT t FROM event) AND consumer = (SELECT c FROM event) AND event_id = (SELECT e FROM event)), "
       "queued AS (INSERT INTO {schema}.outbox (id, tenant, consumer, event_id, topic, key, payload, headers) "
-      "SELECT COALESCE(convert_from($5::bytea, 'UTF8'), left(encode(sha256({tenant} || {consumer} || {id} || "
+      "SELECT COALESCE(pg_catalog.convert_from($5::bytea, 'UTF8'), left(encode(sha256({tenant} || {consumer} || {id} || "
       "int8send(generation) || int8send(purges) || int8send(n)), 'hex'), 32)), t, c, e, "
-      "convert_from($1, 'UTF8'), convert_from($2, 'UTF8'), $3::bytea, convert_from($4, 'UTF8')::text[] "
+      "pg_catalog.convert_from($1, 'UTF8'), pg_catalog.convert_from($2, 'UTF8'), $3::bytea, pg_catalog.convert_from($4, 'UTF8')::text[] "
       "FROM event, held, {schema}.schema_info WHERE found = 1 OR e = '' "
       "ON CONFLICT (tenant, id) DO NOTHING RETURNING id) "
       "SELECT found, CASE WHEN id IS NULL THEN NULL WHEN $5::bytea IS NULL THEN id ELSE '' END, "

@@ -130,10 +130,10 @@ class Outbox {
     std::int64_t after = 0;
     while (true) {
       const pqxx::result rows = upkeep_.ask(fmt::format(
-          "WITH some AS MATERIALIZED (SELECT seq FROM {outbox} WHERE seq > {after} AND {state} IN (1, 3) AND "
+          "WITH chosen AS MATERIALIZED (SELECT seq FROM {outbox} WHERE seq > {after} AND {state} IN (1, 3) AND "
           "{matches} ORDER BY seq LIMIT {page} FOR UPDATE), "
           "back AS (UPDATE {outbox} SET attempts = CASE WHEN dead_at IS NULL THEN attempts ELSE 0 END, "
-          "due_at = clock_timestamp(), dead_at = NULL WHERE seq = ANY (ARRAY(SELECT seq FROM some)) RETURNING seq) "
+          "due_at = clock_timestamp(), dead_at = NULL WHERE seq = ANY (ARRAY(SELECT seq FROM chosen)) RETURNING seq) "
           "SELECT count(*), max(seq), CASE WHEN count(*) > 0 THEN pg_notify({channel}, '')::text END FROM back",
           fmt::arg("outbox", upkeep_.table("outbox")), fmt::arg("after", after), fmt::arg("state", state_sql),
           fmt::arg("matches", matches(filter)), fmt::arg("page", page),

@@ -209,7 +209,7 @@ class Retention {
     const std::string statement = purging_.remove(due, rows, order, purge.options.batch);
     const auto began = runtime_.clock();
     const detail::Batch batch = detail::batch_of(upkeep_.ask(statement, lock_limit));
-    purge.report.longest_batch = std::max<Duration>(purge.report.longest_batch, runtime_.clock() - began);
+    purge.report.longest_batch = (std::max<Duration>)(purge.report.longest_batch, runtime_.clock() - began);
     if (!batch.ours) {
       purge.report.end = PurgeEnd::busy;
       return batch;

@@ -23,7 +23,7 @@ inline constexpr int schema_version = 2;
 /// INDEX with CONCURRENTLY first). The rights that workers, relays and janitors need on them: see `roles_sql()`.
 [[nodiscard]] inline std::string schema_sql(std::string_view schema = "idem") {
   return fmt::format(R"(BEGIN ISOLATION LEVEL READ COMMITTED;
-SELECT pg_advisory_xact_lock(hashtextextended({name_literal}, 1768186221));
+SELECT pg_advisory_xact_lock(hashtextextended({name_literal}, 1768186221::bigint));
 CREATE SCHEMA IF NOT EXISTS {name};
 -- One row for each event whose effect is committed (written in the effect's own transaction), or is leased.
 CREATE TABLE IF NOT EXISTS {name}.keys (

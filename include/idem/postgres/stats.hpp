@@ -119,10 +119,10 @@ class InTurn {
     return field.as<std::int64_t>();
   }
   [[nodiscard]] std::uint64_t number() {
-    return static_cast<std::uint64_t>(std::max<std::int64_t>(next().value_or(0), 0));
+    return static_cast<std::uint64_t>((std::max<std::int64_t>)(next().value_or(0), 0));
   }
   [[nodiscard]] Duration age() {
-    return std::chrono::microseconds{std::max<std::int64_t>(next().value_or(0), 0)};
+    return std::chrono::microseconds{(std::max<std::int64_t>)(next().value_or(0), 0)};
   }
 
  private:
@@ -164,7 +164,7 @@ class InTurn {
   stats.dead_letters.last_hour = read.number();
   stats.dead_letters.oldest_age = read.age();
   if (const auto age = read.next())
-    stats.purge.age = std::chrono::microseconds{std::max<std::int64_t>(*age, 0)};
+    stats.purge.age = std::chrono::microseconds{(std::max<std::int64_t>)(*age, 0)};
   stats.purge.rows = read.number();
   stats.purge.removals = read.number();
   stats.schema_version = static_cast<int>(read.number());

@@ -119,7 +119,7 @@ class PostgresStore {
     if (auto found = look_first(claim)) return found;
     const auto now = std::chrono::steady_clock::now();
     const auto wait =
-        claim.on_concurrent == Concurrent::wait ? std::min(claim.wait_limit, at_once_wait) : Duration{0};
+        claim.on_concurrent == Concurrent::wait ? (std::min)(claim.wait_limit, at_once_wait) : Duration{0};
     const auto deadline = idem::detail::saturating_add(now, wait);
     const auto pass = gate_.enter(claim.key, deadline, claim.stop);
     if (!pass) return std::nullopt;

@@ -62,7 +62,7 @@ class LinearBackoff : public RetryStageBase<LinearBackoff> {
 
   constexpr void apply(const RetryState& state, RetryDraft& draft) const noexcept {
     const Duration value =
-        std::min(cap_, detail::saturating_multiply(step_, std::max<std::uint64_t>(1, state.failures)));
+        (std::min)(cap_, detail::saturating_multiply(step_, (std::max<std::uint64_t>)(1, state.failures)));
     draft.base = step_;
     draft.cap = cap_;
     draft.window(value, value);

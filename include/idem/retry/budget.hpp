@@ -44,7 +44,7 @@ class RetryBudget {
   void refund() noexcept {
     std::int64_t left = left_.load(std::memory_order_relaxed);
     while (left < full_ &&
-           !left_.compare_exchange_weak(left, std::min(full_, left + refund_), std::memory_order_relaxed)) {
+           !left_.compare_exchange_weak(left, (std::min)(full_, left + refund_), std::memory_order_relaxed)) {
     }
   }
 
@@ -58,7 +58,7 @@ class RetryBudget {
   static constexpr std::int64_t token_ = 100;
 
   static constexpr std::int64_t scale_checked(std::int64_t tokens) {
-    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max() / token_;
+    constexpr std::int64_t most = (std::numeric_limits<std::int64_t>::max)() / token_;
     if (tokens < 1) {
       detail::refuse("RetryBudget: tokens must be at least 1; for no retry use MaxAttempts{1}", tokens);
     }

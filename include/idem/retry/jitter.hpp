@@ -38,13 +38,13 @@ struct DecorrelatedJitter : RetryStageBase<DecorrelatedJitter> {
   static constexpr bool needs_growth = true;
 
   constexpr void apply(const RetryState& state, RetryDraft& draft) const noexcept {
-    Duration hi = detail::saturating_multiply(std::max(state.last_delay, Duration::zero()), 3);
+    Duration hi = detail::saturating_multiply((std::max)(state.last_delay, Duration::zero()), 3);
     if (hi == Duration::zero()) {
       hi = detail::saturating_multiply(draft.base, 3);
       for (std::uint64_t k = 1; k < state.failures && hi < draft.cap; ++k)
         hi = detail::saturating_multiply(hi, 3);
     }
-    draft.window(draft.base, std::min(draft.cap, hi));
+    draft.window(draft.base, (std::min)(draft.cap, hi));
   }
 };
 
@@ -64,7 +64,7 @@ class ProportionalJitter : public RetryStageBase<ProportionalJitter> {
   constexpr void apply(const RetryState&, RetryDraft& draft) const noexcept {
     const Duration value = draft.decision.hi;
     const Duration spread = detail::percent_of(value, percent_);
-    draft.window(value - spread, std::min(draft.cap, detail::saturating_add(value, spread)));
+    draft.window(value - spread, (std::min)(draft.cap, detail::saturating_add(value, spread)));
   }
 
  private:

@@ -52,7 +52,7 @@ class MaxElapsed : public RetryStageBase<MaxElapsed> {
   constexpr void apply(const RetryState& state, RetryDraft& draft) const noexcept {
     const Duration left = limit_ - std::clamp(state.elapsed, Duration::zero(), limit_);
     if (draft.decision.lo >= left) return draft.end(RetryVerdict::stop, RetryReason::max_elapsed);
-    draft.decision.hi = std::min(draft.decision.hi, left);
+    draft.decision.hi = (std::min)(draft.decision.hi, left);
   }
   [[nodiscard]] constexpr Duration elapsed_allowed() const noexcept { return limit_; }
 
@@ -80,7 +80,7 @@ class WithinLease : public RetryStageBase<WithinLease> {
     if (!state.hold_left) return;
     const Duration room = detail::saturating_subtract(*state.hold_left, guard_);
     if (draft.decision.lo > room) return draft.end(RetryVerdict::redeliver, RetryReason::within_lease);
-    draft.decision.hi = std::min(draft.decision.hi, room);
+    draft.decision.hi = (std::min)(draft.decision.hi, room);
   }
 
  private:
@@ -114,7 +114,7 @@ class HonourRetryAfter : public RetryStageBase<HonourRetryAfter> {
   static constexpr void wait_at_least(Duration hint, RetryDraft& draft) noexcept {
     const Duration lo = draft.decision.lo;
     const Duration hi = draft.decision.hi;
-    draft.window(std::max(lo, hint), std::max(hi, detail::saturating_add(hint, std::min(hi - lo, hint / 2))));
+    draft.window((std::max)(lo, hint), (std::max)(hi, detail::saturating_add(hint, (std::min)(hi - lo, hint / 2))));
   }
 
   /// The longest hint it waits for.

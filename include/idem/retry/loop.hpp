@@ -49,9 +49,9 @@ class RetryLoop {
       kind = ErrorClass::reconnect;
     }
     if (state_.failures == 0) first_failure_ = now;
-    if (state_.failures < std::numeric_limits<std::uint64_t>::max()) ++state_.failures;
+    if (state_.failures < (std::numeric_limits<std::uint64_t>::max)()) ++state_.failures;
     state_.elapsed =
-        std::max(Duration::zero(),
+        (std::max)(Duration::zero(),
                  detail::saturating_subtract(now.time_since_epoch(), first_failure_.time_since_epoch()));
     state_.kind = kind;
     state_.retry_after = failure.retry_after;

@@ -23,11 +23,11 @@ enum class RetryCategory { backoff, jitter, hint, attempts, elapsed, lease, budg
 struct RetryDraft {
   RetryDecision decision{};
   Duration base{};                 ///< what the backoff grows from
-  Duration cap = Duration::max();  ///< what the backoff grows to
+  Duration cap = (Duration::max)();  ///< what the backoff grows to
 
   constexpr void window(Duration lo, Duration hi) noexcept {
     decision.lo = lo;
-    decision.hi = std::max(lo, hi);
+    decision.hi = (std::max)(lo, hi);
   }
 
   /// The more final verdict wins, so the order in which limits speak does not matter.
@@ -146,9 +146,9 @@ struct RetryStageBase {
   [[nodiscard]] constexpr bool withdraw() const noexcept { return true; }
   constexpr void succeeded() const noexcept {}
   [[nodiscard]] constexpr std::uint64_t attempts_allowed() const noexcept {
-    return std::numeric_limits<std::uint64_t>::max();
+    return (std::numeric_limits<std::uint64_t>::max)();
   }
-  [[nodiscard]] constexpr Duration elapsed_allowed() const noexcept { return Duration::max(); }
+  [[nodiscard]] constexpr Duration elapsed_allowed() const noexcept { return (Duration::max)(); }
 };
 
 /// Stages joined with `|`, in the order of their categories.
@@ -168,10 +168,10 @@ class ComposedPolicy : private Stages... {
   [[nodiscard]] constexpr bool withdraw() const noexcept { return (Stages::withdraw() && ...); }
   constexpr void succeeded() const noexcept { (Stages::succeeded(), ...); }
   [[nodiscard]] constexpr std::uint64_t attempts_allowed() const noexcept {
-    return std::min({Stages::attempts_allowed()...});
+    return (std::min)({Stages::attempts_allowed()...});
   }
   [[nodiscard]] constexpr Duration elapsed_allowed() const noexcept {
-    return std::min({Stages::elapsed_allowed()...});
+    return (std::min)({Stages::elapsed_allowed()...});
   }
 
   template <class Stage>

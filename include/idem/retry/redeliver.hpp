@@ -34,7 +34,7 @@ class Redeliver {
   /// `retry_after`, a floor; a negative one is no hint here.
   [[nodiscard]] constexpr RetryDecision decide(const RetryState& state) const noexcept {
     const bool hinted = state.retry_after && *state.retry_after >= Duration::zero();
-    RetryDraft draft{.decision = policy_.decide({.failures = std::max<std::uint64_t>(1, state.failures)})};
+    RetryDraft draft{.decision = policy_.decide({.failures = (std::max<std::uint64_t>)(1, state.failures)})};
     if (hinted) draft.decision.retry_after = state.retry_after;
     if (draft.decision.verdict != RetryVerdict::retry) return draft.decision;
     draft.decision.verdict = RetryVerdict::redeliver;

@@ -37,7 +37,7 @@ template <class Policy>
 template <RetryPolicy Policy>
 [[nodiscard]] constexpr Duration worst_case_delay(const Policy& policy) noexcept {
   if constexpr (!is_bounded_v<Policy>) {
-    return Duration::max();
+    return (Duration::max)();
   } else {
     const Duration limit = policy.elapsed_allowed();
     const std::uint64_t attempts = policy.attempts_allowed();
@@ -50,21 +50,21 @@ template <RetryPolicy Policy>
       if (next.verdict != RetryVerdict::retry) break;
       if (k > 1024) {
         // Nothing grows past what the last attempt waits.
-        RetryState furthest{.failures = attempts - 1, .last_delay = Duration::max()};
-        if (hint >= Duration::zero()) furthest.retry_after = std::min(hint, limit - Duration{1});
-        return std::min(limit, detail::saturating_add(most, detail::saturating_multiply(
+        RetryState furthest{.failures = attempts - 1, .last_delay = (Duration::max)()};
+        if (hint >= Duration::zero()) furthest.retry_after = (std::min)(hint, limit - Duration{1});
+        return (std::min)(limit, detail::saturating_add(most, detail::saturating_multiply(
                                                                 policy.decide(furthest).hi, attempts - k)));
       }
       // The latest moment at which the policy still goes on: there the longest delay ends latest.
-      const Duration at = std::min(most, limit - next.lo - Duration{1});
+      const Duration at = (std::min)(most, limit - next.lo - Duration{1});
       RetryState latest{.failures = k, .elapsed = at, .last_delay = last};
       Duration longest = policy.decide(latest).hi;
       if (hint >= Duration::zero()) {
-        latest.retry_after = std::min(hint, limit - at - Duration{1});
-        longest = std::max(longest, policy.decide(latest).hi);
+        latest.retry_after = (std::min)(hint, limit - at - Duration{1});
+        longest = (std::max)(longest, policy.decide(latest).hi);
       }
       least = detail::saturating_add(least, next.lo);
-      most = std::max(most, detail::saturating_add(at, longest));
+      most = (std::max)(most, detail::saturating_add(at, longest));
       last = longest;
     }
     return most;

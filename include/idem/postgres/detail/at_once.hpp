@@ -143,7 +143,7 @@ class AtOnce {
     if (!statement.rows()) return statement.sql();
     return fmt::format(
         "WITH idem_effect AS (\n{}\nRETURNING 1) SELECT CASE WHEN count(*) = {} THEN NULL "
-        "ELSE ('{}' || count(*) || '_{}')::text::regclass END FROM idem_effect",
+        "ELSE ('{}' || count(*)::text || '_{}')::text::regclass END FROM idem_effect",
         statement.sql(), *statement.rows(), rows_mark, *statement.rows());
   }
 

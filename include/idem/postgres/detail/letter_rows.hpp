@@ -21,27 +21,11 @@
 
 namespace idem::postgres::detail {
 
-/// What is stored for a kind: the names do not change.
-inline constexpr std::array<std::pair<ErrorClass, std::string_view>, 7> kind_names{{
-    {ErrorClass::transient, "transient"},
-    {ErrorClass::throttled, "throttled"},
-    {ErrorClass::reconnect, "reconnect"},
-    {ErrorClass::in_doubt, "in_doubt"},
-    {ErrorClass::permanent, "permanent"},
-    {ErrorClass::configuration, "configuration"},
-    {ErrorClass::cancelled, "cancelled"},
-}};
-
-[[nodiscard]] inline std::string_view name_of(ErrorClass kind) noexcept {
-  for (const auto& [value, name] : kind_names)
-    if (value == kind) return name;
-  return "permanent";
-}
-
 /// A name of a later version counts as permanent.
 [[nodiscard]] inline ErrorClass kind_named(std::string_view name) noexcept {
-  for (const auto& [value, its_name] : kind_names)
-    if (its_name == name) return value;
+  for (const ErrorClass kind : {ErrorClass::transient, ErrorClass::throttled, ErrorClass::reconnect,
+                                ErrorClass::in_doubt, ErrorClass::configuration, ErrorClass::cancelled})
+    if (to_string(kind) == name) return kind;
   return ErrorClass::permanent;
 }
 
@@ -49,8 +33,8 @@ inline constexpr std::array<std::pair<ErrorClass, std::string_view>, 7> kind_nam
 [[nodiscard]] inline DeadLetterRecord::Time time_of(std::int64_t since_1970) {
   using std::chrono::microseconds;
   using Time = DeadLetterRecord::Time;
-  const auto least = std::chrono::ceil<microseconds>(Time::min().time_since_epoch()).count();
-  const auto most = std::chrono::floor<microseconds>(Time::max().time_since_epoch()).count();
+  const auto least = std::chrono::ceil<microseconds>((Time::min)().time_since_epoch()).count();
+  const auto most = std::chrono::floor<microseconds>((Time::max)().time_since_epoch()).count();
   return Time{std::chrono::duration_cast<Time::duration>(
       microseconds{std::clamp<std::int64_t>(since_1970, least, most)})};
 }

@@ -51,7 +51,7 @@ class LetterStatements {
   /// Inserts the letter, or adds it to its record. Repeated with the same token it does nothing, unless another
   /// recording came in between.
   [[nodiscard]] std::string record(const NewLetter& letter, const ClaimToken& token) const {
-    const std::string cause = fmt::format("'{}', {}, {}", name_of(letter.cause.kind),
+    const std::string cause = fmt::format("'{}', {}, {}", to_string(letter.cause.kind),
                                           text_value(letter.cause.code), text_value(letter.cause.message));
     return set_tenant(letter.tenant) +
            fmt::format(
@@ -99,8 +99,8 @@ class LetterStatements {
   }
 
   /// The greatest id that there is: what dies later is none of a verb's that begins now.
-  [[nodiscard]] std::string newest() const {
-    return fmt::format("SELECT COALESCE(max(id), 0) FROM {}", table_);
+  [[nodiscard]] std::string newest(const DeadLetterFilter& filter) const {
+    return set_tenant(filter) + fmt::format("SELECT COALESCE(max(id), 0) FROM {}", table_);
   }
 
   /// The ids of the next open letters, oldest first.
@@ -146,7 +146,7 @@ class LetterStatements {
                "UPDATE {} SET redrives = redrives + 1, verb_token = '{}', last_at = clock_timestamp(), "
                "last_kind = '{}', last_code = {}, last_message = {}, attempts = {} "
                "WHERE id = {} AND closed_at IS NULL AND verb_token IS DISTINCT FROM '{}'",
-               table_, hex_of(token), name_of(cause.kind), text_value(cause.code), text_value(cause.message),
+               table_, hex_of(token), to_string(cause.kind), text_value(cause.code), text_value(cause.message),
                attempts, letter.id, hex_of(token));
   }
 
@@ -169,7 +169,7 @@ class LetterStatements {
   /// Takes the lock that a redrive holds on a letter, until the end of the transaction; answers false where
   /// somebody has it. `id`: a number, or a column.
   [[nodiscard]] std::string lock(std::string_view id) const {
-    return fmt::format("pg_try_advisory_xact_lock(hashtextextended({} || '.' || {}, 1768186223))",
+    return fmt::format("pg_try_advisory_xact_lock(hashtextextended({} || '.' || {}, 1768186223::bigint))",
                        text_value(schema_), id);
   }
 
@@ -190,7 +190,6 @@ class LetterStatements {
     }
     return "none";
   }
-  [[nodiscard]] static std::string_view name_of(ErrorClass kind) noexcept { return detail::name_of(kind); }
 
   [[nodiscard]] static std::string bytes(std::span<const std::byte> value) {
     std::string sql;
@@ -216,7 +215,7 @@ class LetterStatements {
     equals("consumer", "consumer", filter.consumer);
     equals("event_id", "event_id", filter.event_id);
     equals("last_code", "code", filter.code);
-    if (filter.kind) sql += fmt::format(" AND last_kind = '{}'", name_of(*filter.kind));
+    if (filter.kind) sql += fmt::format(" AND last_kind = '{}'", to_string(*filter.kind));
     if (filter.since) sql += fmt::format(" AND last_at >= {}", timestamp(*filter.since));
     if (filter.until) sql += fmt::format(" AND last_at < {}", timestamp(*filter.until));
     if (filter.state == LetterState::open) sql += " AND closed_at IS NULL";

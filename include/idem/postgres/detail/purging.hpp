@@ -56,7 +56,7 @@ class Purging {
         outbox_{upkeep.table("outbox")},
         dead_letters_{upkeep.table("dead_letters")},
         schema_info_{upkeep.table("schema_info")},
-        janitor_{fmt::format("pg_try_advisory_xact_lock(hashtextextended({}, 1768186222))",
+        janitor_{fmt::format("pg_try_advisory_xact_lock(hashtextextended({}, 1768186222::bigint))",
                              text_value(upkeep.options().schema))},
         tenant_setting_{upkeep.options().tenant_setting} {}
 

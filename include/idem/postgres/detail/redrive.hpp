@@ -211,7 +211,7 @@ class Redrive {
       runtime_.sleeper(*next_start_, options_.stop);
     }
     const Duration apart = std::chrono::ceil<Duration>(std::chrono::seconds{1}) / *options_.per_second;
-    next_start_ = idem::detail::saturating_add(next_start_ ? std::max(*next_start_, now) : now, apart);
+    next_start_ = idem::detail::saturating_add(next_start_ ? (std::max)(*next_start_, now) : now, apart);
   }
 
   Upkeep& upkeep_;

@@ -26,14 +26,14 @@ class RelayBreaker {
     const RetryDecision pause = (pauses_ | EqualJitter{}).decide({.failures = failures_});
     const Duration drawn = sample(pause.lo, pause.hi, runtime.engine);
     until_ = idem::detail::saturating_add(idem::detail::SteadyTime{runtime.clock()},
-                                          std::max(drawn, retry_after.value_or(Duration{0})));
+                                          (std::max)(drawn, retry_after.value_or(Duration{0})));
   }
   void answered() noexcept { failures_ = 0; }
 
   /// How long to leave the broker alone.
   [[nodiscard]] Duration pause_left(const Runtime& runtime) const {
     if (failures_ == 0) return Duration{0};
-    return std::max<Duration>(until_ - runtime.clock(), Duration{0});
+    return (std::max<Duration>)(until_ - runtime.clock(), Duration{0});
   }
   /// Then one message goes first.
   [[nodiscard]] bool doubts() const noexcept { return failures_ > 0; }

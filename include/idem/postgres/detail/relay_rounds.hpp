@@ -243,12 +243,12 @@ class RelayRounds {
     const idem::detail::SteadyTime now{runtime_.clock()};
     if (after_.empty()) sweep_ = {asked};
     sweep_.took_any = sweep_.took_any || !answer.messages.empty();
-    sweep_.next = std::min(sweep_.next, idem::detail::saturating_add(now, answer.next_in));
+    sweep_.next = (std::min)(sweep_.next, idem::detail::saturating_add(now, answer.next_in));
     after_ = answer.ended ? std::string{} : answer.last_lane;
     if (!answer.ended || sweep_.took_any) return Duration{0};
     // No less than the sweep took, so that a server with very many lanes has a rest as well.
-    const Duration least = std::max<Duration>(now - sweep_.began, std::chrono::milliseconds{1});
-    return std::clamp<Duration>(sweep_.next - now, std::min(least, options_.poll), options_.poll);
+    const Duration least = (std::max<Duration>)(now - sweep_.began, std::chrono::milliseconds{1});
+    return std::clamp<Duration>(sweep_.next - now, (std::min)(least, options_.poll), options_.poll);
   }
 
   [[nodiscard]] static std::string error_text(std::string_view why) {
@@ -274,7 +274,7 @@ class RelayRounds {
   struct Sweep {
     idem::detail::SteadyTime began{};
     bool took_any = false;
-    idem::detail::SteadyTime next = idem::detail::SteadyTime::max();
+    idem::detail::SteadyTime next = (idem::detail::SteadyTime::max)();
   };
 
   RelayOptions options_;

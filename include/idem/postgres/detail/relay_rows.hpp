@@ -31,7 +31,7 @@ struct ClaimedMessage {
 struct ClaimAnswer {
   std::string last_lane = {};
   bool ended = true;
-  Duration next_in = Duration::max();
+  Duration next_in = (Duration::max)();
   std::vector<ClaimedMessage> messages = {};  ///< the first of each lane, then the second of each, …
 };
 
@@ -61,7 +61,7 @@ struct ClaimAnswer {
       answer.last_lane = row[2].c_str();
       if (!row[3].is_null())
         answer.next_in =
-            std::max<Duration>(std::chrono::microseconds{row[3].as<std::int64_t>()}, Duration{0});
+            (std::max<Duration>)(std::chrono::microseconds{row[3].as<std::int64_t>()}, Duration{0});
     }
     if (row[4].is_null()) continue;
     ClaimedMessage message{.seq = row[4].as<std::int64_t>(), .lane = row[5].c_str()};

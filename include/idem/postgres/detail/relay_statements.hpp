@@ -49,7 +49,7 @@ class RelayStatements {
   enum class Lock { for_claim, for_marks };
 
   [[nodiscard]] std::string lock(Lock how) const {
-    return fmt::format("SELECT pg_advisory_xact_lock{}(hashtextextended({}, 1768186223)); ",
+    return fmt::format("SELECT pg_advisory_xact_lock{}(hashtextextended({}, 1768186223::bigint)); ",
                        how == Lock::for_claim ? "" : "_shared", schema_);
   }
 
@@ -129,7 +129,7 @@ class RelayStatements {
         "FROM now WHERE o.seq = ANY (ARRAY(SELECT seq FROM picked)) AND COALESCE(o.sent_at, o.dead_at) IS NULL "
         "RETURNING o.*) "
         "SELECT s.walked, s.ended, s.last_lane, s.next_in, c.seq, c.lane, c.id, c.topic, c.key, "
-        "encode(c.payload, 'hex'), (SELECT string_agg(encode(convert_to(h, 'UTF8'), 'hex') || '.', '' ORDER BY n) "
+        "encode(c.payload, 'hex'), (SELECT string_agg(encode(pg_catalog.convert_to(h, 'UTF8'), 'hex') || '.', '' ORDER BY n) "
         "FROM unnest(c.headers) WITH ORDINALITY AS u (h, n)), c.attempts, c.tenant, c.consumer, c.event_id, "
         "floor(EXTRACT(EPOCH FROM c.enqueued_at) * 1000000)::bigint "
         "FROM (SELECT max(walked) AS walked, max(walked) < {most_lanes} AND max(found) < {batch} AS ended, "

@@ -94,7 +94,7 @@ class RelayListener {
       } catch (const std::exception&) {  // the relay looks by itself, and meets what matters
       }
       idem::detail::sleep_until(idem::detail::saturating_add(std::chrono::steady_clock::now(), pause), stop);
-      pause = std::min(2 * pause, longest_pause);
+      pause = (std::min)(2 * pause, longest_pause);
     }
   }
 

@@ -89,11 +89,12 @@ inline void append_bytea(std::string& sql, std::span<const std::byte> bytes) {
   return fmt::format("('epoch'::timestamptz + '{} microseconds'::interval)", held.count());
 }
 
-/// `text` as a value that means the same whatever client_encoding says: a handler may have changed it.
+/// `text` as a value that means the same whatever client_encoding says (a handler may have changed it), and
+/// whatever search_path says: a function of that name that takes text would fit better than the server's own.
 [[nodiscard]] inline std::string text_value(std::string_view text) {
   const auto ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
   if (std::all_of(text.begin(), text.end(), ascii)) return literal(text);
-  std::string sql = "convert_from(";
+  std::string sql = "pg_catalog.convert_from(";
   append_bytea(sql, std::as_bytes(std::span{text.data(), text.size()}));
   return sql += ",'UTF8')";
 }

@@ -219,7 +219,7 @@ class Statements {
   /// Counts a start; the row tells how many there were before. Counted once, however often it is sent.
   [[nodiscard]] std::string start(const Claim& claim, const ClaimToken& token) const {
     const std::string_view afresh = "a.times_done <> excluded.times_done";  // and its window ended
-    const std::string_view again = "a.open_starts @> excluded.open_starts";
+    const std::string_view again = "a.open_starts OPERATOR(pg_catalog.@>) excluded.open_starts";
     return settings(claim.key, claim.wait_limit) +
            fmt::format(
                "INSERT INTO {0} AS a (tenant, consumer, event_id, starts, open_starts, times_done) VALUES ({1}, {2}, "
@@ -228,7 +228,7 @@ class Statements {
                "starts = CASE WHEN {7} THEN 1 WHEN {8} THEN a.starts ELSE a.starts + 1 END, "
                "failures = CASE WHEN {7} THEN 0 ELSE a.failures END, "
                "open_starts = CASE WHEN {7} THEN excluded.open_starts WHEN {8} THEN a.open_starts "
-               "ELSE (excluded.open_starts || a.open_starts)[1:16] END, "
+               "ELSE (excluded.open_starts OPERATOR(pg_catalog.||) a.open_starts)[1:16] END, "
                "times_done = excluded.times_done, started_at = clock_timestamp() RETURNING starts - 1",
                attempts_, text_value(claim.key.tenant()), text_value(claim.key.consumer()),
                text_value(claim.key.event_id()), hex_of(token), keys_, where(claim.key), afresh, again);
@@ -238,7 +238,7 @@ class Statements {
   [[nodiscard]] std::string end(const Claim& claim, const Start& start, StartEnd how) const {
     return settings(claim.key, claim.wait_limit) +
            fmt::format(
-               "UPDATE {} SET {}, open_starts = array_remove(open_starts, '{}') WHERE {} "
+               "UPDATE {} SET {}, open_starts = pg_catalog.array_remove(open_starts, '{}') WHERE {} "
                "AND '{}' = ANY (open_starts) RETURNING starts",
                attempts_, how == StartEnd::failed ? "failures = failures + 1" : "starts = starts - 1",
                hex_of(start.token), where(claim.key), hex_of(start.token));
@@ -340,7 +340,7 @@ class Statements {
   static constexpr std::string_view still_leased = "COALESCE(committed_at IS NULL, false)";
 
   static constexpr std::string_view lease_rest =
-      "(EXTRACT(EPOCH FROM leased_until - clock_timestamp()) * 1000000)::bigint";
+      "(EXTRACT(EPOCH FROM leased_until - clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint";
 
   [[nodiscard]] std::string find_sql(std::string_view which) const {
     return fmt::format(

@@ -15,22 +15,22 @@
 namespace idem::detail {
 
 [[nodiscard]] constexpr Duration saturating_add(Duration a, Duration b) noexcept {
-  if (b > Duration::zero() && a > Duration::max() - b) return Duration::max();
-  if (b < Duration::zero() && a < Duration::min() - b) return Duration::min();
+  if (b > Duration::zero() && a > (Duration::max)() - b) return (Duration::max)();
+  if (b < Duration::zero() && a < (Duration::min)() - b) return (Duration::min)();
   return a + b;
 }
 
 [[nodiscard]] constexpr Duration saturating_subtract(Duration a, Duration b) noexcept {
-  if (b < Duration::zero() && a > Duration::max() + b) return Duration::max();
-  if (b > Duration::zero() && a < Duration::min() + b) return Duration::min();
+  if (b < Duration::zero() && a > (Duration::max)() + b) return (Duration::max)();
+  if (b > Duration::zero() && a < (Duration::min)() + b) return (Duration::min)();
   return a - b;
 }
 
 /// For `d >= 0`.
 [[nodiscard]] constexpr Duration saturating_multiply(Duration d, std::uint64_t factor) noexcept {
   if (d == Duration::zero() || factor == 0) return Duration::zero();
-  const auto most = static_cast<std::uint64_t>((Duration::max() / d.count()).count());
-  return factor > most ? Duration::max() : d * static_cast<std::int64_t>(factor);
+  const auto most = static_cast<std::uint64_t>(((Duration::max)() / d.count()).count());
+  return factor > most ? (Duration::max)() : d * static_cast<std::int64_t>(factor);
 }
 
 /// `percent` of `d`, for `d >= 0` and `0 <= percent <= 100`: cannot overflow.
@@ -53,15 +53,15 @@ template <class Rep, class Period>
   if constexpr (std::is_floating_point_v<Rep>) {
     const long double ns = static_cast<long double>(d.count()) * Factor::num / Factor::den;
     constexpr long double end = 9223372036854775808.0L;
-    if (ns >= end) return Duration::max();
-    return ns > -end ? Duration{static_cast<std::int64_t>(ns)} : Duration::min();
+    if (ns >= end) return (Duration::max)();
+    return ns > -end ? Duration{static_cast<std::int64_t>(ns)} : (Duration::min)();
   } else {
-    constexpr auto most = std::numeric_limits<std::int64_t>::max();
-    if (std::cmp_greater(d.count(), most)) return Duration::max();
+    constexpr auto most = (std::numeric_limits<std::int64_t>::max)();
+    if (std::cmp_greater(d.count(), most)) return (Duration::max)();
     const auto count = static_cast<std::int64_t>(d.count());
     const std::int64_t whole = count / Factor::den;
-    if (whole > most / Factor::num) return Duration::max();
-    if (whole < -(most / Factor::num)) return Duration::min();
+    if (whole > most / Factor::num) return (Duration::max)();
+    if (whole < -(most / Factor::num)) return (Duration::min)();
     return saturating_add(Duration{whole * Factor::num},
                           Duration{count % Factor::den * Factor::num / Factor::den});
   }
