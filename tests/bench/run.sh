@@ -26,7 +26,7 @@ if [ "${1:-}" = --with-server ]; then
   exit
 fi
 
-quick= sizes="10000 1000000" events=50000 folder=$root/build/bench
+quick='' sizes="10000 1000000" events=50000 folder=$root/build/bench
 for argument in "$@"; do
   case $argument in
     --quick) quick=yes ;;
@@ -81,7 +81,7 @@ load=$(cut -d ' ' -f 1-3 /proc/loadavg 2>/dev/null || true)
 awk -F, '/^name,/ { started = 1; next }
   started { gsub(/"/, ""); if ($1 ~ /_(mean|median|stddev|cv)$/) next
     printf "micro,%s,1,0,%d,%.1f,ns\n", $1, ++round[$1], $4
-    printf "micro,%s,1,0,%d,%.1f,allocations\n", $1, round[$1], $NF }' "$parts/micro.csv" >"$parts/4-micro"
+    printf "micro,%s,1,0,%d,%.1f,allocations\n", $1, round[$1], $NF }' "$parts/micro.csv" | LC_ALL=C sort -s -t, -k2,2 >"$parts/4-micro"
 "$root/tests/support/with_postgres.sh" "${BASH_SOURCE[0]}" --with-server "$programs" "$parts" "${settings[@]}"
 
 {

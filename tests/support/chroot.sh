@@ -17,6 +17,7 @@ make_chroot() {
   local options=() line
   while IFS= read -r line; do options+=("--aptopt=$line"); done < <(host_apt_options)
   mkdir -p "$(dirname "$2")"
+  rm -rf --one-file-system "$2.part" # of a run that was broken off
   mmdebstrap --quiet --variant=minbase "${options[@]}" --include="$3" "$1" "$2.part"
   host_apt_options >"$2.part/etc/apt/apt.conf.d/99host"
   mv "$2.part" "$2"

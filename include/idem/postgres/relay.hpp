@@ -145,7 +145,8 @@ class OutboxRelay {
 
   /// Sends until it is asked to stop. It notes one batch and claims the next with one message, waits when there is
   /// nothing to do (until a message is due or new, and `RelayOptions::poll` at the most), and outlives outages of
-  /// the server and of the broker.
+  /// the server and of the broker. A stop waits for what is being published, and for a connection that is being
+  /// opened (libpq's connect_timeout).
   ///
   /// Throws: ConfigurationError, as `run_once`.
   void run(const std::stop_token& stop) {

@@ -89,7 +89,7 @@ CREATE TABLE IF NOT EXISTS {name}.outbox (
   sent_at       timestamptz,
   dead_at       timestamptz,                 -- given up; its key goes on without it
   UNIQUE (tenant, id)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 10000);  -- each message leaves dead rows
 -- The rows of a lane in their order; what is being sent; what retention removes.
 CREATE INDEX IF NOT EXISTS outbox_waiting ON {name}.outbox (lane, seq) WHERE sent_at IS NULL AND dead_at IS NULL;
 CREATE INDEX IF NOT EXISTS outbox_claimed ON {name}.outbox (lane)
