@@ -55,7 +55,8 @@ class Database {
  public:
   using Time = std::chrono::system_clock::time_point;
 
-  Database(testing::Scheduler& scheduler, testing::ManualClock& clock) : scheduler_{scheduler}, clock_{clock} {}
+  Database(testing::Scheduler& scheduler, testing::ManualClock& clock)
+      : scheduler_{scheduler}, clock_{clock} {}
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
@@ -128,8 +129,8 @@ class Database {
     running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
     const bool commits = scheduler_.chance(50);
     scheduler_.tell(work.key.event_id(), [&] {
-      return "    the server ends the COMMIT of call " + std::to_string(work.call) + ", which had lost its connection: " +
-             (commits ? "committed" : "rolled back");
+      return "    the server ends the COMMIT of call " + std::to_string(work.call) +
+             ", which had lost its connection: " + (commits ? "committed" : "rolled back");
     });
     if (commits) commit(std::move(work));
   }
@@ -170,9 +171,9 @@ class Connection {
  public:
   using Transaction = simulation::Transaction;
 
-  /// `loses`: whether the COMMIT that is sent now loses its connection. `worker_clock`: never to be asked here.
-  Connection(Database& database, std::function<bool()> loses, std::function<Database::Time()> worker_clock)
-      : database_{database}, loses_{std::move(loses)}, worker_clock_{std::move(worker_clock)} {}
+  /// `loses`: whether the COMMIT that is sent now loses its connection.
+  Connection(Database& database, std::function<bool()> loses)
+      : database_{database}, loses_{std::move(loses)} {}
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
@@ -250,7 +251,9 @@ class Connection {
  private:
   class Open {
    public:
-    Open(Database& database, const Database::Work& work) : database_{database}, work_{work} { database_.open(work_); }
+    Open(Database& database, const Database::Work& work) : database_{database}, work_{work} {
+      database_.open(work_);
+    }
     Open(const Open&) = delete;
     Open& operator=(const Open&) = delete;
     ~Open() { database_.close(work_); }
@@ -270,7 +273,6 @@ class Connection {
 
   Database& database_;
   std::function<bool()> loses_;
-  std::function<Database::Time()> worker_clock_;
   std::uint64_t call_ = 0;
 };
 
