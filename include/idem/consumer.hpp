@@ -32,7 +32,9 @@ namespace idem {
 /// A handler is `(Store::Transaction&, const Message&)`: its effect is in the store's own database, committed
 /// together with the event's key. Or it is `(idem::Lease&, const Message&)`: its effect is outside, and it
 /// holds the event meanwhile. Or `(Store::Transaction&, std::span<const Message* const>)`, for batches. What
-/// it returns is stored with the key and given to duplicates.
+/// these return is stored with the key and given to duplicates. Or it is `(const Message&)` and returns the
+/// store's Statements: its effect, said and not done, which a StatementStore runs with claim and commit in one
+/// message; it may be called for a duplicate, too.
 ///
 /// `Parts`, in any order, at most one of each kind: a retry policy (how often to try within the call; one
 /// attempt if left out), `Redeliver` (when the transport should bring a message back; backs off without a

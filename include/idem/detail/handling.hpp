@@ -96,7 +96,7 @@ class Handling {
           "idem: the handler changes itself when it is called (a mutable lambda?): many threads call it, so it must be callable as const; keep its state outside and capture a reference");
       static_assert(
           form<Message> != Form::none,
-          "idem: the handler does not fit this message: a handler is called with (Store::Transaction&, const Message&), for an effect in the store's own database, or with (idem::Lease&, const Message&), for an effect outside of it");
+          "idem: the handler does not fit this message: a handler is called with (Store::Transaction&, const Message&), for an effect in the store's own database, or with (idem::Lease&, const Message&), for an effect outside of it; or with (const Message&) alone, to return the store's Statements");
       static_assert(
           form<Message> != Form::lease || LeaseStore<Store>,
           "idem: the handler takes an idem::Lease&, and this store lends none: take its Transaction&, or use a store that models idem::LeaseStore");
