@@ -20,6 +20,7 @@
 #include <idem/options.hpp>
 #include <idem/outbox.hpp>
 #include <idem/outcome.hpp>
+#include <idem/published.hpp>
 #include <idem/retry.hpp>
 #include <idem/runtime.hpp>
 #include <idem/store.hpp>

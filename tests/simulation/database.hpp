@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// A database as the simulation needs it: any number of transactions are open at once on one thread, and a COMMIT may
-// still run on the server when its connection is gone.
+// A database as the simulation needs it: any number of transactions are open at
+// once on one thread, and a COMMIT may still run on the server when its
+// connection is gone.
 //
-// A claim waits for the open transaction that holds its key. If that one belongs to a call further down the stack, it
-// cannot end first: the wait ends at its limit. If it is a COMMIT without a connection, the scheduler lets it end, or
-// makes the wait longer than the limit.
+// A claim waits for the open transaction that holds its key. If that one
+// belongs to a call further down the stack, it cannot end first: the wait ends
+// at its limit. If it is a COMMIT without a connection, the scheduler lets it
+// end, or makes the wait longer than the limit.
 
 #include <algorithm>
 #include <chrono>
@@ -29,7 +31,8 @@
 
 namespace idem::tests::simulation {
 
-/// A message that waits in the outbox. `seq`: the order in which they were inserted, committed or not.
+/// A message that waits in the outbox. `seq`: the order in which they were
+/// inserted, committed or not.
 struct OutboxRow {
   std::uint64_t seq = 0;
   std::size_t event = 0;
@@ -166,7 +169,8 @@ class Transaction {
   Database::Work& work_;
 };
 
-/// One worker's connection to the database. The rules are those of PostgreSQL and of the statements sent to it.
+/// One worker's connection to the database. The rules are those of PostgreSQL
+/// and of the statements sent to it.
 class Connection {
  public:
   using Transaction = simulation::Transaction;

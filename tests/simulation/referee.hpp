@@ -21,7 +21,8 @@
 
 namespace idem::tests::simulation {
 
-/// Keeps books of its own on who holds which lease, and says what should not have been.
+/// Keeps books of its own on who holds which lease, and says what should not
+/// have been.
 class Referee {
  public:
   Referee(testing::Scheduler& scheduler, const testing::ManualClock& clock)
@@ -108,7 +109,8 @@ class Referee {
   std::uint64_t takeovers_ = 0;
 };
 
-/// A connection under the referee's eyes; before and after each verb others get on with their work.
+/// A connection under the referee's eyes; before and after each verb others get
+/// on with their work.
 class Watched {
  public:
   using Transaction = Connection::Transaction;

@@ -17,8 +17,9 @@
 
 namespace idem::tests::simulation {
 
-/// A relay by the rules of OutboxRelay: claims the beginnings of lanes that nobody holds, publishes them in order,
-/// notes what was sent, and may die or fail at any point of that.
+/// A relay by the rules of OutboxRelay: claims the beginnings of lanes that
+/// nobody holds, publishes them in order, notes what was sent, and may die or
+/// fail at any point of that.
 class Relay {
  public:
   Relay(int name, Database& database, Referee& referee, std::vector<std::string>& names)
@@ -28,7 +29,10 @@ class Relay {
 
   enum class Luck { good, changing };
 
-  [[nodiscard]] bool has_work() { return !batch_.empty() || !claimable().empty(); }
+  [[nodiscard]] bool has_work() {
+    const auto unsent = [](const OutboxRow& row) { return !row.sent; };
+    return !batch_.empty() || (std::any_of(rows().begin(), rows().end(), unsent) && !claimable().empty());
+  }
 
   void step(Luck luck) {
     if (batch_.empty()) return claim();
@@ -44,7 +48,8 @@ class Relay {
 
   [[nodiscard]] std::vector<OutboxRow>& rows() { return database_.tables().outbox; }
 
-  /// The first unsent rows of each lane that nobody holds, in the order of their insertion.
+  /// The first unsent rows of each lane that nobody holds, in the order of
+  /// their insertion.
   [[nodiscard]] std::vector<std::size_t> claimable() {
     std::vector<std::size_t> unsent;
     for (std::size_t i = 0; i < rows().size(); ++i)
@@ -75,13 +80,16 @@ class Relay {
     }
   }
 
-  /// An earlier one of its key that was committed after this batch was claimed has no claim to be first.
+  /// An earlier one of its key that was committed after this batch was claimed
+  /// has no claim to be first.
   void publish(std::size_t i) {
     OutboxRow& row = rows()[i];
     tell(row, "publishes the message of");
     for (std::size_t other = 0; other < committed_; ++other)
       if (rows()[other].lane == row.lane && rows()[other].seq < row.seq && !rows()[other].published)
-        referee_.blame(names_[row.event], "a message was published before an earlier one of its key");
+        referee_.blame(names_[row.event],
+                       "a message was published before an earlier one of its key, that of " +
+                           names_[rows()[other].event]);
     row.published = true;
   }
 

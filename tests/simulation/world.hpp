@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Workers with their consumers, a broker and relays around one database: everything that happens is a step, and the
-// scheduler says which comes next. While a call waits for the database or its handler works, other steps happen.
+// Workers with their consumers, a broker and relays around one database:
+// everything that happens is a step, and the scheduler says which comes next.
+// While a call waits for the database or its handler works, other steps happen.
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -48,8 +51,15 @@ struct Met {
 };
 
 class World {
+  class Worker;
+
  public:
-  World(std::uint64_t seed, testing::Scheduler::Story story) : scheduler_{seed, story} {
+  /// Workers that go from world to world, one at a time: to make consumers
+  /// takes longer than a run.
+  using Crew = std::vector<std::unique_ptr<Worker>>;
+
+  World(std::uint64_t seed, testing::Scheduler::Story story, Crew& crew)
+      : scheduler_{seed, story}, workers_{crew} {
     for (std::size_t i = 0; i < 3; ++i) {
       names_.push_back(fmt::format("s{}-e{}", seed, i));
       const bool in_database = scheduler_.chance(60);
@@ -57,7 +67,12 @@ class World {
       for (std::size_t copies = 1 + (scheduler_.chance(30) ? 1U : 0U); copies > 0; --copies)
         queue_.push_back({i});
     }
-    for (int i = 0; i < 3; ++i) workers_.push_back(std::make_unique<Worker>(*this, i));
+    for (int i = 0; i < 3; ++i) {
+      if (workers_.size() == static_cast<std::size_t>(i))
+        workers_.push_back(std::make_unique<Worker>(*this, i));
+      else
+        workers_[static_cast<std::size_t>(i)]->enter(*this);
+    }
     for (int i = 0; i < 2; ++i) relays_.push_back(std::make_unique<Relay>(i, database_, referee_, names_));
     add_steps();
   }
@@ -103,8 +118,6 @@ class World {
     bool gone = false;
   };
 
-  class Worker;
-
   /// Effect in the database, and a message about it.
   struct Book {
     Worker* worker;
@@ -125,33 +138,50 @@ class World {
   using Here = std::remove_const_t<decltype(here)>;
   using Later = std::remove_const_t<decltype(later)>;
 
+  /// One process. Its consumers are made once, and see one world after the
+  /// other.
   class Worker {
    public:
-    Worker(World& world, int its_name)
-        : name{its_name},
-          connection{world.database_, [&world] { return world.goes_wrong(10); }},
-          watched{connection, world.referee_, world.scheduler_, [&world] { world.meanwhile(15); }},
-          store{watched, [&world](testing::Verb) { return world.mishap(); }},
-          book{"book.v1", store, Book{this}, here, later, options, world.runtime(its_name)},
-          mail{"mail.v1", store, Mail{this}, here, later, options, world.runtime(its_name)},
-          world_{world} {}
+    Worker(World& world, int its_name) : name{its_name}, world_{&world} { enter(world); }
 
-    [[nodiscard]] World& world() const noexcept { return world_; }
-
-    static constexpr ConsumerOptions options{
-        .wait_limit = std::chrono::seconds{1}, .lease = std::chrono::seconds{10}, .heartbeat = false};
+    void enter(World& world) {
+      world_ = &world;
+      at_work = dead = false;
+      connection.emplace(world.database_, [&world] { return world.goes_wrong(10); });
+      watched_.emplace(*connection, world.referee_, world.scheduler_, [&world] { world.meanwhile(15); });
+      store.emplace(*watched_, [&world](testing::Verb) { return world.mishap(); });
+      if (!book) book.emplace("book.v1", *store, Book{this}, here, later, options(), runtime());
+      if (!mail) mail.emplace("mail.v1", *store, Mail{this}, here, later, options(), runtime());
+    }
+    [[nodiscard]] World& world() const noexcept { return *world_; }
 
     const int name;
     bool at_work = false;
     bool dead = false;
-    Connection connection;
-    Watched watched;
-    Store store;
-    IdempotentConsumer<Store, Book, Here, Later, ConsumerOptions, Runtime> book;
-    IdempotentConsumer<Store, Mail, Here, Later, ConsumerOptions, Runtime> mail;
+    std::optional<Connection> connection = {};
+    std::optional<Store> store = {};
+    std::optional<IdempotentConsumer<Store, Book, Here, Later, ConsumerOptions, Runtime>> book = {};
+    std::optional<IdempotentConsumer<Store, Mail, Here, Later, ConsumerOptions, Runtime>> mail = {};
 
    private:
-    World& world_;
+    [[nodiscard]] ConsumerOptions options() const {
+      return {.on_concurrent = name == 2 ? Concurrent::defer : Concurrent::wait,
+              .wait_limit = std::chrono::seconds{1},
+              .lease = std::chrono::seconds{10},
+              .heartbeat = false};
+    }
+
+    /// The workers' clocks do not agree: nothing may depend on them.
+    [[nodiscard]] Runtime runtime() {
+      const auto skew = std::chrono::hours{7 * name};
+      return {.clock = [this, skew] { return world_->clock_.now() + skew; },
+              .sleeper = [this, skew](std::chrono::steady_clock::time_point until,
+                                      const std::stop_token&) { world_->sleep(until - skew); },
+              .engine = [this] { return world_->scheduler_.draw(); }};
+    }
+
+    std::optional<Watched> watched_ = {};
+    World* world_;
   };
 
   void add_steps() {
@@ -202,7 +232,7 @@ class World {
     message.visible_at = clock_.now() + std::chrono::seconds{scheduler_.chance(30) ? 2 : 30};
     worker.at_work = true;
     const std::uint64_t call = ++calls_;
-    worker.connection.begin_call(call);
+    worker.connection->begin_call(call);
     const std::string& id = names_[message.event];
     scheduler_.tell(id, [&] {
       return fmt::format("worker {} is given {} for the {}. time (call {})", worker.name, id,
@@ -210,8 +240,9 @@ class World {
     });
     const Event event{.id = id, .delivery_count = message.deliveries};
     try {
-      const auto outcome = happenings_[message.event].in_database ? worker.book.process(event, message.event)
-                                                                  : worker.mail.process(event, message.event);
+      const auto outcome = happenings_[message.event].in_database
+                               ? worker.book->process(event, message.event)
+                               : worker.mail->process(event, message.event);
       settle(worker, call, message, outcome);
     } catch (const testing::Crash&) {
       ++met_.crashes;
@@ -303,14 +334,14 @@ class World {
     --handlers_;
   }
   void end_handler(Worker& worker) {
-    if (goes_wrong(3)) worker.store.crash();
+    if (goes_wrong(3)) worker.store->crash();
     if (goes_wrong(5)) throw TransientError{"the handler failed in the end"};
   }
 
   void restart() {
     Worker& worker = one_worker([](const Worker& w) { return w.dead; });
     worker.dead = false;
-    worker.store.restart();
+    worker.store->restart();
   }
 
   void let_time_pass() {
@@ -343,16 +374,9 @@ class World {
     return static_cast<testing::Mishap>(1 + scheduler_.pick(7));
   }
 
-  /// The workers' clocks do not agree: nothing may depend on them.
-  [[nodiscard]] Runtime runtime(int name) {
-    const auto skew = std::chrono::hours{7 * name};
-    return {.clock = [this, skew] { return clock_.now() + skew; },
-            .sleeper =
-                [this, skew](std::chrono::steady_clock::time_point until, const std::stop_token&) {
-                  clock_.advance_to(until - skew);
-                  meanwhile(30);
-                },
-            .engine = [this] { return scheduler_.draw(); }};
+  void sleep(std::chrono::steady_clock::time_point until) {
+    clock_.advance_to(until);
+    meanwhile(30);
   }
 
   [[nodiscard]] bool over() {
@@ -387,7 +411,7 @@ class World {
   std::vector<std::string> names_ = {};
   std::vector<Happening> happenings_ = {};
   std::vector<Message> queue_ = {};
-  std::vector<std::unique_ptr<Worker>> workers_ = {};
+  Crew& workers_;
   std::vector<std::unique_ptr<Relay>> relays_ = {};
   Met met_ = {};
   std::uint64_t calls_ = 0;
