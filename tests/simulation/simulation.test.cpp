@@ -29,15 +29,7 @@ constexpr std::uint64_t schedules = 100'000;
 [[nodiscard]] std::string failure_of(std::uint64_t seed, World::Crew& crew, Met& met) {
   World world{seed, Story::dropped, crew};
   world.run();
-  met.crashes += world.met().crashes;
-  met.resolved += world.met().resolved;
-  met.unresolved += world.met().unresolved;
-  met.rejected += world.met().rejected;
-  met.duplicates += world.met().duplicates;
-  met.in_progress += world.met().in_progress;
-  met.leases_lost += world.met().leases_lost;
-  met.takeovers += world.met().takeovers;
-  met.overlaps += world.met().overlaps;
+  met.add(world.met());
   if (!world.referee().blamed()) return {};
   World::Crew anew;
   World again{seed, Story::kept, anew};

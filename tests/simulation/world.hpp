@@ -32,23 +32,11 @@
 #include <idem/testing/scheduler.hpp>
 
 #include "simulation/database.hpp"
+#include "simulation/happenings.hpp"
 #include "simulation/referee.hpp"
 #include "simulation/relay.hpp"
 
 namespace idem::tests::simulation {
-
-/// How often the schedules met what they are for.
-struct Met {
-  std::uint64_t crashes = 0;
-  std::uint64_t resolved = 0;
-  std::uint64_t unresolved = 0;
-  std::uint64_t rejected = 0;
-  std::uint64_t duplicates = 0;
-  std::uint64_t in_progress = 0;
-  std::uint64_t leases_lost = 0;
-  std::uint64_t takeovers = 0;
-  std::uint64_t overlaps = 0;  ///< handlers that were at work at the same time
-};
 
 class World {
   class Worker;
@@ -99,24 +87,6 @@ class World {
 
  private:
   using Store = testing::FaultyStore<Watched>;
-
-  /// One event, and how it is handled.
-  struct Happening {
-    bool in_database = true;
-    bool poison = false;
-    std::size_t lane = 0;
-    bool rejected = false;
-    std::size_t deeds = 0;  ///< what its handler did outside, under one idempotency key
-    std::string key_outside = {};
-  };
-
-  /// One message in the broker's queue: an event may have several.
-  struct Message {
-    std::size_t event = 0;
-    std::int64_t deliveries = 0;
-    std::chrono::steady_clock::time_point visible_at = {};
-    bool gone = false;
-  };
 
   /// Effect in the database, and a message about it.
   struct Book {
@@ -258,7 +228,7 @@ class World {
       return fmt::format("worker {} says {}, {}{}", worker.name, to_string(outcome.status),
                          to_string(outcome.action), outcome.failure ? ": " + outcome.failure->message : "");
     });
-    count(outcome);
+    met_.count(outcome);
     switch (outcome.action) {
       case Action::acknowledge:
         if (!has_effect(message.event)) referee_.blame(id, "acknowledged without its effect");
@@ -275,16 +245,6 @@ class World {
         break;
     }
     if (effects_of(message.event) > 1) referee_.blame(id, "the effect is there twice");
-  }
-
-  void count(const Outcome<>& outcome) {
-    if (outcome.resolved_in_doubt) ++met_.resolved;
-    if (outcome.status == Status::rejected) ++met_.rejected;
-    if (outcome.status == Status::duplicate) ++met_.duplicates;
-    if (outcome.status == Status::in_progress) ++met_.in_progress;
-    if (!outcome.failure) return;
-    if (outcome.failure->code == code::in_doubt) ++met_.unresolved;
-    if (outcome.failure->code == code::lease_lost) ++met_.leases_lost;
   }
 
   [[nodiscard]] std::ptrdiff_t effects_of(std::size_t event) const {

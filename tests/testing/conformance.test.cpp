@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 #include <mutex>
 #include <optional>
@@ -44,6 +45,12 @@ struct Bench {
   void advance(Duration span) { clock.advance(span); }
 };
 static_assert(testing::StoreBench<Bench<MemoryStore<Ledger>>>);
+
+struct WritesNothing {
+  using Store = MemoryStore<Ledger>;
+  Store& store;
+};
+static_assert(!testing::StoreBench<WritesNothing>);
 
 struct OwnBench {
   using Store = example::OwnStore;

@@ -30,7 +30,7 @@ template <StoreBench Bench>
   return checks;
 }
 
-/// All of them: `make()` gives a fresh bench each time. The sentences that do not hold, and why; empty: all hold.
+/// All of them, for any test framework: `make()` gives a fresh bench each time. The sentences that do not hold, and why; empty: all hold.
 template <class Make>
 [[nodiscard]] std::vector<std::string> store_failures(Make make) {
   using Bench = decltype(make());

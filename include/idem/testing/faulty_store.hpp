@@ -83,8 +83,12 @@ using Mishaps = std::function<Mishap(Verb)>;
 
 /// A store in front of another that has mishaps, for tests of consumers, handlers and stores.
 ///
-/// It models TransactionalStore, BatchStore, LeaseStore and CountingStore, as far as the inner store does. After a
-/// crash every verb crashes until `restart`: a dead process asks for nothing. One object stands for one process.
+/// It models TransactionalStore, BatchStore, LeaseStore and CountingStore, as far as the inner store does, and never
+/// StatementStore. After a crash every verb crashes until `restart`: a dead process asks for nothing. One object stands
+/// for one process.
+///
+/// The mishaps are those of a connection before and after the inner store's own work; a COMMIT that is still running
+/// while the next claim is made is not among them.
 ///
 /// Thread safety: as the inner store; the mishaps are drawn under a lock.
 template <class Store>

@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -16,22 +17,25 @@
 
 namespace idem::testing {
 
+template <class B>
+concept WritesSum = requires(B& bench, typename B::Store::Transaction& tx, std::int64_t n) {
+  bench.write(tx, n);
+  { bench.seen(tx) } -> std::same_as<std::int64_t>;
+  { bench.sum() } -> std::same_as<std::int64_t>;
+};
+
 /// What the checks of a store are made with: a store that is empty, and nobody else's.
 ///
-/// * `store`: the store.
+/// * `store`: the store, of the type `Store`.
 /// * For a TransactionalStore: `write(tx, n)` adds `n` to a sum in the transaction, `seen(tx)` is the sum as the
 ///   transaction sees it, `sum()` the one that is committed.
 /// * If it has `advance(Duration)`, which lets so much time pass for what is stored, windows and the ends of leases
 ///   are checked too.
 template <class B>
-concept StoreBench = requires(B& bench) {
-  bench.store;
-}
-&&(LeaseStore<typename B::Store> || requires(B & bench, typename B::Store::Transaction& tx, std::int64_t n) {
-  bench.write(tx, n);
-  { bench.seen(tx) } -> std::same_as<std::int64_t>;
-  { bench.sum() } -> std::same_as<std::int64_t>;
-});
+concept StoreBench = std::same_as < std::remove_reference_t<decltype(B::store)>,
+typename B::Store >
+    &&(TransactionalStore<typename B::Store> ||
+       LeaseStore<typename B::Store>)&&(!TransactionalStore<typename B::Store> || WritesSum<B>);
 
 template <class B>
 concept MovesTime = requires(B& bench, Duration span) {
