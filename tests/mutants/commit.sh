@@ -34,6 +34,6 @@ mutant "a message that does everything does not count its rows" postgres/detail/
   postgres/statement.pg.test.cpp "an effect that affects other rows than it said is not there, and is left to redelivery"
 mutant "a message that does everything has one token for all" postgres/detail/at_once.hpp \
   's/const ClaimToken token = random_token\(\);/const ClaimToken token{};/' \
-  faults/statement.pg.test.cpp "a message that does everything, and whose answer is lost, is told from another's"
+  faults/statement.pg.test.cpp "a message that does everything and whose answer is lost is told from another's"
 
 verdict
