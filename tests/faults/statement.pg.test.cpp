@@ -43,6 +43,36 @@ TEST_CASE("a message that does everything, and whose answer is lost, has its eff
   CHECK(ledger.count("e-1") == 1);
 }
 
+TEST_CASE("a message that does everything and whose answer is lost is told from another's") {
+  const Ledger ledger;
+  FaultProxy proxy{server_socket_dir()};
+  PostgresStore store{proxy.dsn(), ledger.options(1)};
+  PostgresStore other_store{server_dsn(), ledger.options(1)};
+  const IdempotentConsumer other{"pay.v1", other_store, said(ledger)};
+  const std::int64_t cents = GENERATE(100, 999);
+  int looks = 0;
+  const Runtime runtime{.sleeper = [&](auto, const std::stop_token&) {
+    // The first look at the doubt is refused; before the second, the other worker is done.
+    proxy.refuse_connections(Refuse::no);
+    if (looks++ == 0) CHECK(other(Payment{"e-1", cents}).status == Status::applied);
+  }};
+  bool last_one = false;
+  const IdempotentConsumer pay{"pay.v1", store,
+                               [&](const Payment& payment) {
+                                 if (last_one) proxy.refuse_connections(Refuse::yes);
+                                 return said(ledger)(payment);
+                               },
+                               runtime};
+  REQUIRE(pay(Payment{"warm-up"}).status == Status::applied);
+  last_one = true;
+  proxy.arm({.cut = Cut::before_server, .word = "COMMIT"});
+  const auto outcome = pay(Payment{"e-1", 100});
+  CHECK(looks >= 1);
+  CHECK(outcome.status == (cents == 100 ? Status::duplicate : Status::mismatch));
+  CHECK(outcome.resolved_in_doubt);
+  CHECK(ledger.count("e-1") == 1);
+}
+
 TEST_CASE(
     "whatever exchange of a handler that says its effect is cut, the effect is there once when the call says so") {
   const auto cut =
