@@ -83,16 +83,7 @@ TEST_CASE("whatever round trip is cut, however it is cut, the effect is there on
 
   // The session's set-up, the claim, the effect, the COMMIT, and the duplicate that follows.
   proxy.arm({.cut = cut, .nth = nth, .bytes = 9});
-  bool acknowledged = false;
-  for (int delivery = 1; delivery <= 3; ++delivery) {
-    const auto outcome = pay(Payment{"e-1"});
-    CHECK(outcome.action != Action::dead_letter);
-    acknowledged = outcome.action == Action::acknowledge;
-    if (acknowledged) CHECK(ledger.count("e-1") == 1);
-  }
-  CHECK(acknowledged);
-  CHECK(ledger.count("e-1") == 1);
-  CHECK(ledger.count_keys() == 1);
+  deliver_until_applied(ledger, pay);
 }
 
 TEST_CASE("the first doubt of a call that turns out aborted is free, later ones count as attempts") {

@@ -15,6 +15,7 @@
 #include "conformance/leasing.hpp"
 #include "conformance/postgres_bench.hpp"
 #include "support/catch.hpp"
+#include "support/rerun.hpp"
 #include "support/server.hpp"
 
 using namespace std::chrono_literals;
@@ -32,20 +33,9 @@ void die() { ::kill(::getpid(), SIGKILL); }
 void crash_at(const std::string& moment, const std::string& schema) {
   ::setenv(schema_variable, schema.c_str(), 1);
   ::setenv(moment_variable, moment.c_str(), 1);
-  std::string self = "/proc/self/exe";
-  std::string test = "[dies]";
-  std::string out = "-o";
-  std::string nowhere = "/dev/null";
-  char* arguments[] = {self.data(), test.data(), out.data(), nowhere.data(), nullptr};
-  pid_t child = 0;
-  const int error = ::posix_spawn(&child, self.c_str(), nullptr, nullptr, arguments, environ);
+  run_again_until_killed("[dies]");
   ::unsetenv(schema_variable);
   ::unsetenv(moment_variable);
-  if (error != 0) throw std::runtime_error{"posix_spawn failed"};
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  REQUIRE(WIFSIGNALED(status));
-  REQUIRE(WTERMSIG(status) == SIGKILL);
 }
 
 /// The world of several processes: a table, each deed in a transaction of its own.

@@ -8,6 +8,7 @@
 #include <idem/idem.hpp>
 #include <idem/postgres.hpp>
 
+#include "support/catch.hpp"
 #include "support/fault_proxy.hpp"
 #include "support/server.hpp"
 
@@ -63,5 +64,21 @@ class Ledger {
  private:
   std::string schema_ = unique_schema("ledger");
 };
+
+/// Delivers an event three times; whatever happens on the way, a call that acknowledges it leaves its effect there
+/// once, and one does.
+template <class Consumer>
+void deliver_until_applied(const Ledger& ledger, const Consumer& pay) {
+  bool acknowledged = false;
+  for (int delivery = 1; delivery <= 3; ++delivery) {
+    const auto outcome = pay(Payment{"e-1"});
+    CHECK(outcome.action != Action::dead_letter);
+    acknowledged = outcome.action == Action::acknowledge;
+    if (acknowledged) CHECK(ledger.count("e-1") == 1);
+  }
+  CHECK(acknowledged);
+  CHECK(ledger.count("e-1") == 1);
+  CHECK(ledger.count_keys() == 1);
+}
 
 }  // namespace idem::tests::faults

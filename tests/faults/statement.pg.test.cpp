@@ -85,16 +85,7 @@ TEST_CASE(
   const IdempotentConsumer pay{"pay.v1", store, said(ledger), MaxAttempts{2}, at_once()};
 
   proxy.arm({.cut = cut, .nth = nth, .bytes = 9});
-  bool acknowledged = false;
-  for (int delivery = 1; delivery <= 3; ++delivery) {
-    const auto outcome = pay(Payment{"e-1"});
-    CHECK(outcome.action != Action::dead_letter);
-    acknowledged = outcome.action == Action::acknowledge;
-    if (acknowledged) CHECK(ledger.count("e-1") == 1);
-  }
-  CHECK(acknowledged);
-  CHECK(ledger.count("e-1") == 1);
-  CHECK(ledger.count_keys() == 1);
+  deliver_until_applied(ledger, pay);
 }
 
 TEST_CASE("a redelivered event whose first COMMIT is in doubt is not answered from a look") {

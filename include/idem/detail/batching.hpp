@@ -114,7 +114,8 @@ class Batching : protected Handling<Store, Handler, Parts...> {
           try {
             entry.outcome = this->outcome_of(way.of(std::move(*row)), way, entry.prior.starts,
                                              std::optional<Result<Message>>{});
-          } catch (const ConfigurationError&) {  // the sink's: met again one by one, where it becomes an outcome
+          } catch (const ConfigurationError&) {
+            // The sink's: met again one by one, where it becomes an outcome.
           }
         }
       }

@@ -346,7 +346,10 @@ class Decisions {
     const RetryDecision decision = terms_.redeliver.give_back(delivery_state({}));
     conclusion.action = Action::redeliver;
     conclusion.redeliver_after = sample(decision.lo, decision.hi, terms_.engine);
-    tell({.what = Observed::dead_letter_failed, .key = key_, .event = event_, .failure = &*conclusion.failure});
+    tell({.what = Observed::dead_letter_failed,
+          .key = key_,
+          .event = event_,
+          .failure = &*conclusion.failure});
   }
 
   void mismatch(const Fingerprint& stored) {

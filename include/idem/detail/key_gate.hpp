@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <mutex>
 #include <optional>
-#include <stop_token>
 #include <set>
+#include <stop_token>
 #include <utility>
 
 #include <idem/key.hpp>
@@ -22,7 +22,8 @@ class KeyGate {
   struct ByKey {
     bool operator()(const Key* a, const Key* b) const noexcept { return *a < *b; }
   };
-  using Keys = std::set<const Key*, ByKey>;  // as many as there are calls: ordering them is cheaper than hashing
+  using Keys =
+      std::set<const Key*, ByKey>;  // as many as there are calls: ordering them is cheaper than hashing
 
  public:
   /// Holds the key until destroyed.

@@ -61,7 +61,9 @@ class MemoryStore {
     ///
     /// Throws: PermanentError — the message breaks a rule of OutboxMessage, its id is taken, or a handler of
     /// many events gave it none.
-    friend std::string enqueue(Transaction& tx, const OutboxMessage& message) { return tx.draft_.add(message); }
+    friend std::string enqueue(Transaction& tx, const OutboxMessage& message) {
+      return tx.draft_.add(message);
+    }
 
     /// Says for which event, or events, the handler works that is called next: not the handler's to call.
     void working_on(const Key& key) {

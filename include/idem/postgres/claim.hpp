@@ -65,10 +65,10 @@ inline constexpr std::string_view leave_claim =
       keys, detail::leave_claim);
   const std::string where =
       "tenant = pg_catalog.convert_from($1, 'UTF8') AND consumer = pg_catalog.convert_from($2, 'UTF8') AND event_id = pg_catalog.convert_from($3, 'UTF8')";
-  const std::string find =
-      fmt::format("SELECT encode(fingerprint, 'hex'), {}, committed_at IS NULL, set_config('idem.claim', '', true) "
-                  "FROM {} WHERE {}",
-                  detail::is_free, keys, where);
+  const std::string find = fmt::format(
+      "SELECT encode(fingerprint, 'hex'), {}, committed_at IS NULL, set_config('idem.claim', '', true) "
+      "FROM {} WHERE {}",
+      detail::is_free, keys, where);
   const std::string take_over = fmt::format(
       "UPDATE {} SET claim_token = $4, fingerprint = $5, value = NULL, committed_at = clock_timestamp(), "
       "window_ends = NULL, generation = generation + (committed_at IS NOT NULL)::int, leased_until = NULL "

@@ -51,7 +51,8 @@ inline constexpr EventSource event_claimed{
 [[nodiscard]] inline std::string enqueue_sql(std::string_view schema, const EventSource& event) {
   const auto sized = [](std::string_view column) {
     return fmt::format(
-        "'s'::bytea || int8send(octet_length(pg_catalog.convert_to({0}, 'UTF8'))) || pg_catalog.convert_to({0}, 'UTF8')", column);
+        "'s'::bytea || int8send(octet_length(pg_catalog.convert_to({0}, 'UTF8'))) || pg_catalog.convert_to({0}, 'UTF8')",
+        column);
   };
   return fmt::format(
       "WITH event AS MATERIALIZED ({event}), "

@@ -59,8 +59,9 @@ inline void check_role_name(std::string_view job, std::string_view name) {
   const std::string all =
       fmt::format("{}, {}, {}, {}", detail::identifier(roles.worker), detail::identifier(roles.relay),
                   detail::identifier(roles.janitor), detail::identifier(roles.operator_));
-  std::string sql = fmt::format("BEGIN;\nSELECT pg_advisory_xact_lock(hashtextextended({}, 1768186221::bigint));\n",
-                                detail::literal(schema));
+  std::string sql =
+      fmt::format("BEGIN;\nSELECT pg_advisory_xact_lock(hashtextextended({}, 1768186221::bigint));\n",
+                  detail::literal(schema));
   for (const std::string* name : {&roles.worker, &roles.relay, &roles.janitor, &roles.operator_})
     sql += detail::create_role(*name);
   return sql +

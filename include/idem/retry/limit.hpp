@@ -114,7 +114,8 @@ class HonourRetryAfter : public RetryStageBase<HonourRetryAfter> {
   static constexpr void wait_at_least(Duration hint, RetryDraft& draft) noexcept {
     const Duration lo = draft.decision.lo;
     const Duration hi = draft.decision.hi;
-    draft.window((std::max)(lo, hint), (std::max)(hi, detail::saturating_add(hint, (std::min)(hi - lo, hint / 2))));
+    draft.window((std::max)(lo, hint),
+                 (std::max)(hi, detail::saturating_add(hint, (std::min)(hi - lo, hint / 2))));
   }
 
   /// The longest hint it waits for.

@@ -52,7 +52,7 @@ class RetryLoop {
     if (state_.failures < (std::numeric_limits<std::uint64_t>::max)()) ++state_.failures;
     state_.elapsed =
         (std::max)(Duration::zero(),
-                 detail::saturating_subtract(now.time_since_epoch(), first_failure_.time_since_epoch()));
+                   detail::saturating_subtract(now.time_since_epoch(), first_failure_.time_since_epoch()));
     state_.kind = kind;
     state_.retry_after = failure.retry_after;
     state_.hold_left = failure.hold_left;

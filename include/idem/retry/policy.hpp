@@ -22,7 +22,7 @@ enum class RetryCategory { backoff, jitter, hint, attempts, elapsed, lease, budg
 /// A decision in the making, handed from stage to stage.
 struct RetryDraft {
   RetryDecision decision{};
-  Duration base{};                 ///< what the backoff grows from
+  Duration base{};                   ///< what the backoff grows from
   Duration cap = (Duration::max)();  ///< what the backoff grows to
 
   constexpr void window(Duration lo, Duration hi) noexcept {

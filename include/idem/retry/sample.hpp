@@ -18,8 +18,8 @@ class SplitMix64 {
 
   constexpr explicit SplitMix64(std::uint64_t seed) noexcept : state_{seed} {}
 
-  [[nodiscard]] static constexpr std::uint64_t (min)() noexcept { return 0; }
-  [[nodiscard]] static constexpr std::uint64_t (max)() noexcept {
+  [[nodiscard]] static constexpr std::uint64_t(min)() noexcept { return 0; }
+  [[nodiscard]] static constexpr std::uint64_t(max)() noexcept {
     return (std::numeric_limits<std::uint64_t>::max)();
   }
 

@@ -53,7 +53,7 @@ template <RetryPolicy Policy>
         RetryState furthest{.failures = attempts - 1, .last_delay = (Duration::max)()};
         if (hint >= Duration::zero()) furthest.retry_after = (std::min)(hint, limit - Duration{1});
         return (std::min)(limit, detail::saturating_add(most, detail::saturating_multiply(
-                                                                policy.decide(furthest).hi, attempts - k)));
+                                                                  policy.decide(furthest).hi, attempts - k)));
       }
       // The latest moment at which the policy still goes on: there the longest delay ends latest.
       const Duration at = (std::min)(most, limit - next.lo - Duration{1});

@@ -25,6 +25,7 @@
 #include "postgres/playground.hpp"
 #include "support/catch.hpp"
 #include "support/fault_proxy.hpp"
+#include "support/rerun.hpp"
 #include "support/server.hpp"
 
 using namespace std::chrono_literals;
@@ -56,19 +57,8 @@ struct Witness {
 /// Runs this program again, for the test case "dies in a redrive".
 void crash_in_redrive(const std::string& schema) {
   ::setenv(schema_variable, schema.c_str(), 1);
-  std::string self = "/proc/self/exe";
-  std::string test = "[dies_in_redrive]";
-  std::string out = "-o";
-  std::string nowhere = "/dev/null";
-  char* arguments[] = {self.data(), test.data(), out.data(), nowhere.data(), nullptr};
-  pid_t child = 0;
-  const int error = ::posix_spawn(&child, self.c_str(), nullptr, nullptr, arguments, environ);
+  run_again_until_killed("[dies_in_redrive]");
   ::unsetenv(schema_variable);
-  if (error != 0) throw std::runtime_error{"posix_spawn failed"};
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  REQUIRE(WIFSIGNALED(status));
-  REQUIRE(WTERMSIG(status) == SIGKILL);
 }
 
 }  // namespace

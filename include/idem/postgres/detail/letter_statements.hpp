@@ -146,8 +146,8 @@ class LetterStatements {
                "UPDATE {} SET redrives = redrives + 1, verb_token = '{}', last_at = clock_timestamp(), "
                "last_kind = '{}', last_code = {}, last_message = {}, attempts = {} "
                "WHERE id = {} AND closed_at IS NULL AND verb_token IS DISTINCT FROM '{}'",
-               table_, hex_of(token), to_string(cause.kind), text_value(cause.code), text_value(cause.message),
-               attempts, letter.id, hex_of(token));
+               table_, hex_of(token), to_string(cause.kind), text_value(cause.code),
+               text_value(cause.message), attempts, letter.id, hex_of(token));
   }
 
   /// Closes those of the letters that are open, agree, and are nobody's at this moment; a row for each.

@@ -360,8 +360,8 @@ class Statements {
 
   [[nodiscard]] std::string move_end(const Claim& claim, const Grant& grant, std::string_view end) const {
     return settings(claim.key, claim.wait_limit) +
-           fmt::format("UPDATE {} SET leased_until = {} WHERE {} AND {} RETURNING fence",
-                       keys_, end, where(claim.key, grant), still_leased);
+           fmt::format("UPDATE {} SET leased_until = {} WHERE {} AND {} RETURNING fence", keys_, end,
+                       where(claim.key, grant), still_leased);
   }
 
   [[nodiscard]] static std::string where(const Key& key, const Grant& grant) {
